@@ -1,0 +1,66 @@
+# Every target makes the environment it needs from nothing; a second call is instant.
+# `make` alone lists the targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+# One line of progress for each step; pip stays quiet unless it fails.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Small models on few cores: one OpenMP thread a process beats barrier stalls, and
+# oneDNN must not pick AMX on machines that advertise but cannot execute it.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-slow lint format docs bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMPS)/torch: constraints.txt
+	@echo "==> making $(VENV) and installing torch (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/demo: $(STAMPS)/torch pyproject.toml
+	@echo "==> installing reweigh with what the demo needs (once)"
+	@$(PIP) -e '.[bench]'
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
+	@echo "==> installing reweigh with its development tools (once)"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(STAMPS)/demo
+
+demo: $(STAMPS)/demo ## run the demonstration: progress, a table, a picture
+	@$(BIN)/python examples/rare_features.py --out demo
+
+test: $(STAMPS)/dev ## run all tests but the slow ones (what CI runs)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-fast: $(STAMPS)/dev ## run the tests that need no worker processes, in under two minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes" -q
+
+test-slow: $(STAMPS)/dev ## run the long tier
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow --timeout 3600
+
+lint: $(STAMPS)/dev ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(STAMPS)/dev ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMPS)/dev ## build the documentation; warnings are errors
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+bench: $(STAMPS)/dev ## time the library against plain training; writes benchmarks/results/
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) docs/_build docs/generated demo dist .pytest_cache .ruff_cache

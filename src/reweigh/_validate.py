@@ -1,0 +1,74 @@
+"""Errors at construction: what was wrong, what was given, and the fix.
+
+A hyper-parameter may also be a 0-d array (a traced or batched value inside `vmap` or `jit`): its value is not
+known yet, so only its shape is checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+from reweigh._array import is_array
+
+
+def real(name: str, value: Any, fix: str = "") -> None:
+    """Demand a finite number."""
+    _demand(name, value, "a finite number", lambda v: True, fix)
+
+
+def positive(name: str, value: Any, fix: str = "") -> None:
+    """Demand a positive, finite number."""
+    _demand(name, value, "a positive number", lambda v: v > 0, fix)
+
+
+def non_negative(name: str, value: Any, fix: str = "") -> None:
+    """Demand a finite number that is zero or more."""
+    _demand(name, value, "zero or a positive number", lambda v: v >= 0, fix)
+
+
+def non_zero(name: str, value: Any, fix: str = "") -> None:
+    """Demand a finite number other than zero."""
+    _demand(name, value, "a number other than zero", lambda v: v != 0, fix)
+
+
+def fraction(name: str, value: Any, fix: str = "", *, zero: bool = False, one: bool = True) -> None:
+    """Demand a number between 0 and 1; `zero` and `one` say whether the ends are allowed."""
+    ends = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+
+    def inside(v: float) -> bool:
+        return (0 <= v if zero else 0 < v) and (v <= 1 if one else v < 1)
+
+    _demand(name, value, f"a number in {ends}", inside, fix)
+
+
+def whole(name: str, value: Any, least: int, fix: str = "") -> None:
+    """Demand an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(_sentence(name, f"a whole number of at least {least}", value, fix))
+
+
+def one_of(name: str, value: Any, choices: Collection[Any], fix: str = "") -> None:
+    """Demand one of a few values; near misses are suggested."""
+    if value in choices:
+        return
+    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else fix
+    raise ValueError(_sentence(name, "one of " + ", ".join(repr(c) for c in choices), value, hint))
+
+
+def _demand(name: str, value: Any, what: str, holds: Callable[[float], bool], fix: str) -> None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value) or not holds(value):
+            raise ValueError(_sentence(name, what, value, fix))
+    elif not is_array(value):
+        raise TypeError(_sentence(name, what, value, fix))
+    elif value.ndim != 0:
+        raise ValueError(_sentence(name, what, f"an array of shape {tuple(value.shape)}", fix))
+
+
+def _sentence(name: str, what: str, value: Any, fix: str) -> str:
+    given = value if isinstance(value, str) and value.startswith("an array") else repr(value)
+    return f"`{name}` must be {what}, got {given}.{' ' + fix if fix else ''}"
