@@ -97,6 +97,17 @@ def largest_exponent(x: Array) -> float:
     return math.log(float(namespace(x).finfo(x.dtype).max)) - 1.0
 
 
+def clip(x: Array, low: Any, high: Any) -> Array:
+    """`x` held between two bounds, each a number, a 0-d array or None."""
+    if is_torch(x) and (is_torch(low) or is_torch(high)):
+        # torch.clip wants both bounds of one kind; a traced bound must not be turned into a number.
+        torch = namespace(x)
+        if low is not None:
+            x = torch.maximum(x, constant_like(low, x))
+        return x if high is None else torch.minimum(x, constant_like(high, x))
+    return namespace(x).clip(x, low, high)
+
+
 def flatten(x: Array) -> Array:
     """`x` as a vector; one that is a vector already costs no node in the autograd graph."""
     return x if x.ndim == 1 else x.reshape(-1)

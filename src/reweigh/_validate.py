@@ -39,7 +39,7 @@ def fraction(name: str, value: Any, fix: str = "", *, zero: bool = False, one: b
     ends = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
 
     def inside(v: float) -> bool:
-        return (0 <= v if zero else 0 < v) and (v <= 1 if one else v < 1)
+        return (v >= 0 if zero else v > 0) and (v <= 1 if one else v < 1)
 
     _demand(name, value, f"a number in {ends}", inside, fix)
 
@@ -60,13 +60,13 @@ def one_of(name: str, value: Any, choices: Collection[Any], fix: str = "") -> No
 
 
 def _demand(name: str, value: Any, what: str, holds: Callable[[float], bool], fix: str) -> None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value) or not holds(value):
-            raise ValueError(_sentence(name, what, value, fix))
-    elif not is_array(value):
+    if isinstance(value, bool) or not (isinstance(value, (int, float)) or is_array(value)):
         raise TypeError(_sentence(name, what, value, fix))
-    elif value.ndim != 0:
-        raise ValueError(_sentence(name, what, f"an array of shape {tuple(value.shape)}", fix))
+    if not isinstance(value, (int, float)):
+        if value.ndim != 0:
+            raise ValueError(_sentence(name, what, f"an array of shape {tuple(value.shape)}", fix))
+    elif not math.isfinite(value) or not holds(value):
+        raise ValueError(_sentence(name, what, value, fix))
 
 
 def _sentence(name: str, what: str, value: Any, fix: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, is_floating, largest_exponent, namespace, stop_gradient, widen
+from reweigh._array import Array, cast, clip, is_floating, largest_exponent, namespace, stop_gradient, widen
 
 __all__ = ["KL", "ReverseKL", "ChiSquare", "WeightFunction"]
 
@@ -83,21 +83,19 @@ class KL:
         xp = namespace(losses)
         gamma, tau = self._scale(), self.tau
         u = _less(losses, self.offset)
-        exponent = (u if tau is None else xp.clip(u, 0.0, tau)) * gamma
+        exponent = (u if tau is None else clip(u, 0.0, tau)) * gamma
         bound = None if tau is None else gamma * tau
         if isinstance(bound, (int, float)) and abs(bound) < 10.0:
             return xp.exp(exponent)  # within reach of every dtype: exp(10) is a number even in float16
         limit = largest_exponent(losses)
-        return xp.exp(xp.clip(exponent, -limit, limit))
+        return xp.exp(clip(exponent, -limit, limit))
 
     def phi(self, losses: Array) -> Array:
         """The integral of the weight from 0 to the loss: `phi' = w`. Differentiable."""
         gamma = self._scale()
         if isinstance(gamma, (int, float)) and gamma == 0:
             return losses
-        return _integral(
-            losses, self.offset, self.tau, lambda u: namespace(u).expm1(gamma * u) / gamma, self
-        )
+        return _integral(losses, self.offset, self.tau, lambda u: namespace(u).expm1(gamma * u) / gamma, self)
 
     def _scale(self) -> Any:
         if self.gamma is not None:
@@ -152,15 +150,13 @@ class ReverseKL:
 
     def of_constants(self, losses: Array) -> Array:
         """The same for losses that are known to be wide and free of gradient: nothing is checked or cast."""
-        clipped = namespace(losses).clip(_less(losses, self.offset), 0.0, self.tau)
+        clipped = clip(_less(losses, self.offset), 0.0, self.tau)
         return 1.0 / (1.0 - clipped / (self.tau + 1.0))
 
     def phi(self, losses: Array) -> Array:
         """The integral of the weight from 0 to the loss: `phi' = w`. Differentiable."""
         scale = self.tau + 1.0
-        return _integral(
-            losses, self.offset, self.tau, lambda u: -scale * namespace(u).log1p(-u / scale), self
-        )
+        return _integral(losses, self.offset, self.tau, lambda u: -scale * namespace(u).log1p(-u / scale), self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +213,7 @@ class ChiSquare:
 
     def of_constants(self, losses: Array) -> Array:
         """The same for losses that are known to be wide and free of gradient: nothing is checked or cast."""
-        clipped = namespace(losses).clip(_less(losses, self.offset), 0.0, self.tau)
+        clipped = clip(_less(losses, self.offset), 0.0, self.tau)
         return 1.0 + clipped / self.tau if self.scaled else clipped + self.tau
 
     def phi(self, losses: Array) -> Array:
@@ -238,11 +234,11 @@ def _elementwise(weight: WeightFunction, losses: Array) -> Array:
         )
     weights = weight.of_constants(widen(stop_gradient(losses)))
     if losses.dtype.itemsize < 4:  # an unclipped weight may be a number in float32 and not in half precision
-        weights = namespace(weights).clip(weights, None, float(namespace(losses).finfo(losses.dtype).max))
+        weights = clip(weights, None, float(namespace(losses).finfo(losses.dtype).max))
     return cast(weights, losses.dtype)
 
 
-def _less(losses: Array, offset: float) -> Array:
+def _less(losses: Array, offset: Any) -> Array:
     return losses if isinstance(offset, (int, float)) and offset == 0 else losses - offset
 
 

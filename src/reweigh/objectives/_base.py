@@ -121,9 +121,9 @@ class Objective(ABC):
         losses = check_losses(losses)
         flat, measure = measured(losses, mask, sample_weight, nonfinite)
         if groups is not None:
+            if groups.shape != losses.shape:
+                raise ValueError(_shape_sentence("groups", groups, losses))
             groups = flatten(groups)
-            if groups.shape != flat.shape:
-                raise ValueError(_shape_sentence("groups", groups, flat))
         state = state_like(state, flat)
         weighed = self.weigh(stop_gradient(flat), state, measure=measure, groups=groups)
         return cast(descend(flat, weighed, measure, count), losses.dtype), weighed.state
@@ -210,9 +210,7 @@ def descend(losses: Array, weighed: Weighed, measure: Array | None, count: Any) 
     return loss + stop_gradient(value - loss)
 
 
-def measured(
-    losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite | None
-) -> tuple[Array, Array | None]:
+def measured(losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite | None) -> tuple[Array, Array | None]:
     """The losses as a wide vector with zeros where nothing counts, and how much each entry counts."""
     xp = namespace(losses)
     flat = widen(flatten(losses))

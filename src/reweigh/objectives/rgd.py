@@ -90,9 +90,7 @@ class RGD(Objective):
         validate.one_of("normalize", self.normalize, (None, "mean"))
         validate.whole("warmup", self.warmup, 0)
         if self.gamma is not None and self.divergence != "kl":
-            raise ValueError(
-                f"`gamma` belongs to divergence='kl', got gamma={self.gamma!r} with {self.divergence!r}."
-            )
+            raise ValueError(f"`gamma` belongs to divergence='kl', got gamma={self.gamma!r} with {self.divergence!r}.")
         if self.scaled and self.divergence != "chi2":
             raise ValueError(f"`scaled` belongs to divergence='chi2', got it with {self.divergence!r}.")
         if self.tau is None and self.divergence != "kl":
@@ -219,14 +217,10 @@ def rgd(
     if reduction == "none":
         return _vector(objective, check_losses(losses), mask, sample_weight, nonfinite)
     denominator = count if reduction == "mean" else 1
-    return objective(
-        losses, mask=mask, sample_weight=sample_weight, count=denominator, nonfinite=nonfinite
-    )
+    return objective(losses, mask=mask, sample_weight=sample_weight, count=denominator, nonfinite=nonfinite)
 
 
-def _vector(
-    objective: RGD, losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite | None
-) -> Array:
+def _vector(objective: RGD, losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite | None) -> Array:
     """The weighted losses before any reduction, in the shape of the losses."""
     flat, measure = measured(losses, mask, sample_weight, nonfinite)
     if objective.surrogate:

@@ -1,0 +1,27 @@
+"""Settings that must be in place before any framework is imported."""
+
+import os
+
+# bf16 matrix products kill the process on machines that advertise AMX but cannot execute it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Small models: one thread each, so that parallel test workers do not wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+
+import pytest
+from hypothesis import settings
+
+# A property that holds for a thousand examples in CI should not fail there for being slow.
+settings.register_profile("reweigh", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("reweigh")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Keep torch to one thread where a test has imported it."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
