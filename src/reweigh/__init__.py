@@ -5,7 +5,34 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from reweigh.monitor import Monitor, suggest_tau
 from reweigh.objectives.rgd import RGD, rgd
 from reweigh.weights import KL, ChiSquare, ReverseKL
 
-__all__ = ["rgd", "RGD", "KL", "ReverseKL", "ChiSquare"]
+if TYPE_CHECKING:
+    from reweigh import integrations, objectives, torch
+
+__all__ = [
+    "rgd",
+    "RGD",
+    "KL",
+    "ReverseKL",
+    "ChiSquare",
+    "Monitor",
+    "suggest_tau",
+    "objectives",
+    "torch",
+    "integrations",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # `reweigh.torch` imports torch, so it is loaded when it is asked for and not before.
+    if name in ("torch", "integrations", "objectives"):
+        return importlib.import_module(f"reweigh.{name}")
+    raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

@@ -252,3 +252,13 @@ def pool_over_ranks(
 
     start = sum(lengths[: dist.get_rank()])
     return tuple(pool(v) for v in vectors), lambda pooled: pooled[start : start + size]
+
+
+def to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    """`x` as a NumPy array on the host. Waits for the device: not for the hot path."""
+    if is_torch(x):
+        x = widen(x) if is_floating(x) else x
+        return x.detach().cpu().numpy()
+    if is_jax(x) and is_floating(x):
+        x = widen(x)
+    return np.asarray(x)

@@ -221,7 +221,7 @@ def measured(losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite 
     policy = nonfinite or ("raise" if xp is np else "propagate")
     validate.one_of("nonfinite", policy, ("raise", "skip", "propagate"))
     if policy == "raise":
-        _raise_if_not_finite(flat, mask)
+        raise_if_not_finite(flat, mask)
     elif policy == "skip":
         finite = xp.isfinite(stop_gradient(flat))
         mask = finite if mask is None else mask & finite
@@ -239,7 +239,8 @@ def measured(losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite 
     return flat, measure
 
 
-def _raise_if_not_finite(flat: Array, mask: Array | None) -> None:
+def raise_if_not_finite(flat: Array, mask: Array | None) -> None:
+    """Say how many losses are NaN or infinite, and where the first one is."""
     xp = namespace(flat)
     if is_traced(flat):
         raise ValueError(

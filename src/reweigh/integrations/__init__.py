@@ -1,0 +1,1 @@
+"""Adapters to the trainers people already use, one file each."""

@@ -1,0 +1,225 @@
+"""Any torch criterion, repaired: one loss an element, and what its own mean divides by."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Elements(NamedTuple):
+    """What a criterion says before anything is averaged, element by element.
+
+    `own` is the criterion's loss with its class weights, `seen` the same without them and less its floor, as a
+    constant: what a weight function may look at. The criterion's own mean is `own.sum() / measure.sum()`, where no
+    measure means that every element counts one. `mask` tells ignored elements from real ones.
+    """
+
+    own: Tensor
+    seen: Tensor
+    measure: Tensor | None = None
+    mask: Tensor | None = None
+
+
+#: Functions people pass, and the module that says the same with its options as attributes.
+_MODULE_OF: dict[Callable[..., Any], type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.mse_loss: nn.MSELoss,
+    F.l1_loss: nn.L1Loss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.huber_loss: nn.HuberLoss,
+    F.kl_div: nn.KLDivLoss,
+}
+
+
+class Criterion(nn.Module):
+    """A criterion that returns `Elements`, whatever kind of criterion it was made from.
+
+    `total` is the denominator a `reduction="sum"` asks for: 1, or None for a mean.
+    """
+
+    def __init__(self, criterion: Callable[..., Any], *, floor: bool) -> None:
+        super().__init__()
+        self.floor = floor
+        self.inner = _without_reduction(criterion)
+        reduction = getattr(_as_module(criterion), "reduction", "mean")
+        self.total = 1 if reduction == "sum" else None
+        self.sums_the_rest = reduction == "batchmean"
+
+    def forward(self, *inputs: Any, **options: Any) -> Elements:
+        """The elements of the loss of one batch."""
+        if isinstance(self.inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
+            return self._class_index(self.inner, *inputs)
+        if isinstance(self.inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            return self._binary(self.inner, *inputs)
+        own = self.inner(*inputs, **options)
+        self._check(own, inputs)
+        if self.sums_the_rest:
+            own = own.flatten(1).sum(1)
+        return self._weighted_by_itself(own, inputs)
+
+    def _class_index(self, inner: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Elements:
+        """Cross entropy and NLL: class weights, ignored labels, smoothing, soft targets."""
+        class_weight = inner.weight
+        smoothing = float(getattr(inner, "label_smoothing", 0.0))
+        if target.is_floating_point():  # probabilities: torch's mean counts every row, whatever its weight
+            own = inner(output, target)
+            seen = self._free(own, inner, output, target)
+            return Elements(own, seen - _entropy_of_rows(target, smoothing) if self.floor else seen)
+        # Unsigned labels cannot be negative, and comparing them with a negative number would wrap it round.
+        ignores = target.dtype.is_signed or inner.ignore_index >= 0
+        mask = target != inner.ignore_index if ignores else None
+        if class_weight is None or smoothing:
+            own = inner(output, target)
+            seen = self._free(own, inner, output, target)
+        else:
+            plain = _copy_without(inner, "weight")(output, target)
+            own, seen = plain * _of_target(class_weight, target, mask), plain.detach()
+        measure = None if class_weight is None else _of_target(class_weight, target, mask)
+        if measure is None and mask is not None:
+            measure = mask.to(own.dtype)
+        self._check(own, (output, target))
+        if self.floor and smoothing:
+            seen = seen - _entropy_of_smoothing(smoothing, output.shape[1 if output.ndim > 1 else 0])
+        return Elements(own, seen, measure, mask)
+
+    def _binary(self, inner: nn.BCELoss | nn.BCEWithLogitsLoss, output: Tensor, target: Tensor) -> Elements:
+        """Binary cross entropy: element weights, positive weights, soft targets."""
+        own = inner(output, target)
+        self._check(own, (output, target))
+        seen = self._free(own, inner, output, target)
+        if self.floor:
+            wide = target.detach().to(seen.dtype)
+            seen = seen - torch.special.entr(wide) - torch.special.entr(1 - wide)
+        return Elements(own, seen)
+
+    def _weighted_by_itself(self, own: Tensor, inputs: tuple[Any, ...]) -> Elements:
+        """Our own losses carry class weights and floors as methods; other criteria have neither."""
+        seen, measure = own.detach(), None
+        class_weight: Any = getattr(self.inner, "sample_weight", None)
+        if callable(class_weight) and (of_target := class_weight(inputs[1])) is not None:
+            measure = cast(Tensor, of_target).to(own.dtype)
+            own = own * measure
+        floor: Any = getattr(self.inner, "floor", None)
+        if self.floor and callable(floor):
+            seen = seen - cast("Tensor | float", floor(inputs[1]))
+        return Elements(own, seen, measure)
+
+    @staticmethod
+    def _free(own: Tensor, inner: nn.Module, output: Tensor, target: Tensor) -> Tensor:
+        """The same loss without class weights, as a constant."""
+        if getattr(inner, "weight", None) is None and getattr(inner, "pos_weight", None) is None:
+            return own.detach()
+        with torch.no_grad():
+            return _copy_without(inner, "weight", "pos_weight")(output, target)
+
+    @staticmethod
+    def _check(own: Any, inputs: tuple[Any, ...]) -> None:
+        if not isinstance(own, Tensor):
+            raise TypeError(f"the criterion must return a tensor of losses, got {type(own).__name__}.")
+        if own.ndim == 0:
+            raise ValueError(
+                "the criterion returned a single number, so there is no unit axis to re-weight: it averages inside. "
+                "Give one that returns a loss per unit (reduction='none'), or a module with a `reduction` attribute."
+            )
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if tensors and own.numel() > max(x.numel() for x in tensors):
+            shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
+            raise ValueError(
+                f"output and target were broadcast against each other: shapes {shapes} gave losses of shape "
+                f"{tuple(own.shape)}. Make them equal, for example output.squeeze(-1) for one value a unit."
+            )
+
+
+def check_same_shape(criterion: object, inputs: tuple[Any, ...]) -> None:
+    """Refuse `(B, 1)` against `(B,)`, which torch would broadcast to `(B, B)` with a warning at most."""
+    if len(inputs) < 2 or isinstance(criterion, (nn.CrossEntropyLoss, nn.NLLLoss)):
+        return
+    output, target = inputs[0], inputs[1]
+    if not (isinstance(output, Tensor) and isinstance(target, Tensor)):
+        return
+    if output.ndim == target.ndim + 1 and output.shape[-1] == 1 and output.shape[:-1] == target.shape:
+        raise ValueError(
+            f"the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}: they would be broadcast "
+            "against each other. Use output.squeeze(-1), or target.unsqueeze(-1)."
+        )
+
+
+def _as_module(criterion: Callable[..., Any]) -> Callable[..., Any]:
+    """A known function, or a partial of one, as the module that says the same."""
+    if isinstance(criterion, functools.partial):
+        made = _MODULE_OF.get(criterion.func)
+        return criterion if made is None or criterion.args else made(**criterion.keywords)
+    made = next((module for function, module in _MODULE_OF.items() if function is criterion), None)
+    return criterion if made is None else made()
+
+
+def _without_reduction(criterion: Callable[..., Any]) -> Callable[..., Any]:
+    """The criterion with `reduction="none"`; the caller's own object is left as it is."""
+    if not callable(criterion):
+        raise TypeError(f"the criterion must be a module or a function, got {criterion!r}.")
+    criterion = _as_module(criterion)
+    if isinstance(criterion, nn.Module):
+        if not hasattr(criterion, "reduction"):
+            return criterion
+        unreduced = _copy(criterion)
+        unreduced.__dict__["reduction"] = "none"
+        return unreduced
+    target = criterion.func if isinstance(criterion, functools.partial) else criterion
+    try:
+        takes_reduction = "reduction" in inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        takes_reduction = False
+    return functools.partial(criterion, reduction="none") if takes_reduction else criterion
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """A shallow copy with registers of its own, so that setting an attribute leaves the original alone.
+
+    Parameters stay shared: a criterion that learns still trains the caller's tensors.
+    """
+    twin = copy.copy(module)
+    for register in ("_parameters", "_buffers", "_modules"):
+        twin.__dict__[register] = dict(module.__dict__[register])
+    return twin
+
+
+def _copy_without(module: nn.Module, *names: str) -> nn.Module:
+    twin = _copy(module)
+    for name in names:
+        if getattr(twin, name, None) is not None:
+            setattr(twin, name, None)
+    return twin
+
+
+def _of_target(class_weight: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+    """The class weight of each element; zero where the label is ignored."""
+    if mask is None:
+        return class_weight[target.long()]
+    return torch.where(mask, class_weight[torch.where(mask, target, 0)], 0.0)
+
+
+def _entropy_of_smoothing(smoothing: float, classes: int) -> float:
+    """The smallest cross entropy against a smoothed one-hot target, which is its entropy."""
+    rest = smoothing / classes
+    top = 1.0 - smoothing + rest
+    entropy = -top * math.log(top) if top > 0 else 0.0
+    return entropy - (classes - 1) * rest * math.log(rest) if rest > 0 else entropy
+
+
+def _entropy_of_rows(target: Tensor, smoothing: float) -> Tensor:
+    """The smallest cross entropy against soft targets: their entropy, also for rows that do not sum to one."""
+    axis = 1 if target.ndim > 1 else 0
+    target = target.detach().float() if target.dtype.itemsize < 4 else target.detach()
+    smoothed = target * (1.0 - smoothing) + smoothing / target.shape[axis]
+    return torch.special.entr(smoothed).sum(axis) - torch.special.entr(smoothed.sum(axis))

@@ -1,0 +1,261 @@
+"""The one-line change for PyTorch: a criterion that re-weights itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reweigh import _validate as validate
+from reweigh._array import dot, flatten, widen, world_size
+from reweigh.monitor import Monitor
+from reweigh.objectives._base import Nonfinite, Objective, Weighed, check_losses, raise_if_not_finite, total
+from reweigh.objectives.rgd import RGD
+from reweigh.torch._criterion import Criterion, Elements, check_same_shape
+
+__all__ = ["Reweighted", "global_count"]
+
+Level = Literal["sample", "token", "sequence"] | Callable[[Tensor], Tensor]
+
+
+class Units(NamedTuple):
+    """The elements of a loss gathered into the units that get a weight each.
+
+    The criterion's mean is `own.sum() / measure.sum()`; `seen` is what the objective looks at.
+    """
+
+    own: Tensor
+    seen: Tensor
+    measure: Tensor | None
+
+
+class Reweighted(nn.Module):
+    r"""A torch criterion with re-weighting: `Reweighted(nn.CrossEntropyLoss(), tau=1.0)`.
+
+    Takes any criterion, module or function, averaged or not, and uses its unreduced losses. The weight of a unit
+    comes from the loss *without* class weights and multiplies the loss *with* them, divided by what the
+    criterion's own mean divides by. Evaluation is plain: in `eval()` mode, or with gradients disabled, every weight
+    is one.
+
+    Parameters
+    ----------
+    criterion
+        A loss module (`nn.CrossEntropyLoss(weight=..., ignore_index=..., label_smoothing=...)`,
+        `nn.BCEWithLogitsLoss(...)`, `nn.MSELoss()` …), a function such as `F.cross_entropy`, or any callable that
+        returns a loss per unit.
+    objective
+        What turns unit losses into weights; `RGD(**hyper_parameters)` unless given.
+    level
+        Which unit gets a weight, when the loss has more than one axis:
+        `"sample"`: the mean over b of :math:`w_b` times the mean over the rest;
+        `"token"`: each element on its own, :math:`\sum w\,\ell\,m / \sum m`;
+        `"sequence"`: :math:`\sum_b w_b \sum_t \ell\,m / \sum m` with :math:`w_b` from the sequence mean; or
+        a callable from the unreduced losses to a vector of unit losses.
+    floor
+        Whether to subtract the smallest value the loss can take for its target (the target's entropy, with
+        label smoothing, mixup or soft targets) from what the *weight* sees. Without it a smoothed loss of 1000
+        classes never falls below tau = 1, and re-weighting would silently be plain training.
+    nonfinite
+        `"propagate"`, `"raise"` or `"skip"` units whose loss is NaN or infinite.
+    accumulation
+        Micro-batches per optimiser step. A stateful objective then updates once a step, from the losses of all of
+        them.
+    **hyper_parameters
+        `tau`, `divergence` and the other fields of :class:`~reweigh.RGD`, in place of `objective`.
+
+    Returns
+    -------
+    Tensor
+        `criterion(output, target)` gives a scalar. Per call: `count` (denominator), `sample_weight` and `groups`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> criterion = Reweighted(torch.nn.CrossEntropyLoss(), tau=1.0)
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    >>> loss = criterion(logits, torch.tensor([0, 0]))
+    >>> [round(w, 3) for w in criterion.weights.tolist()]
+    [1.066, 1.649]
+
+    Notes
+    -----
+    After a call in training, `losses` and `weights` hold the detached unit losses and weights, and `stats()`
+    summarises them on demand. The state of stateful objectives lives in buffers. For regression, tau is in units
+    of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
+    """
+
+    losses: Tensor | None
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        criterion: Callable[..., Any],
+        objective: Objective | None = None,
+        *,
+        level: Level = "sample",
+        floor: bool = True,
+        nonfinite: Nonfinite = "propagate",
+        accumulation: int = 1,
+        **hyper_parameters: Any,
+    ) -> None:
+        super().__init__()
+        if objective is not None and hyper_parameters:
+            raise TypeError(
+                f"give either an objective or hyper-parameters of RGD, got {objective!r} and "
+                f"{', '.join(hyper_parameters)}. Put them into the objective."
+            )
+        if not callable(level):
+            validate.one_of("level", level, ("sample", "token", "sequence"), "Or pass a callable.")
+        validate.one_of("nonfinite", nonfinite, ("propagate", "raise", "skip"))
+        validate.whole("accumulation", accumulation, 1)
+        self.criterion = Criterion(criterion, floor=floor)
+        self.objective: Objective = RGD(**hyper_parameters) if objective is None else objective
+        self.level: Level = level
+        self.nonfinite: Nonfinite = nonfinite
+        self.accumulation = accumulation
+        self._state_names: tuple[str, ...] = ()
+        for name, value in (self.objective.init() or {}).items():
+            self.register_buffer(f"state_{name}", torch.as_tensor(value))
+            self._state_names += (name,)
+        self._pooled: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        self.losses = None
+        self.weights = None
+
+    def forward(
+        self,
+        *inputs: Any,
+        sample_weight: Tensor | None = None,
+        groups: Tensor | None = None,
+        count: Tensor | float | None = None,
+    ) -> Tensor:
+        """The loss to descend in training; the criterion's plain loss, at the same level, otherwise."""
+        check_same_shape(self.criterion.inner, inputs)
+        units = self._units(self.criterion(*inputs), sample_weight)
+        count = self.criterion.total if count is None else count
+        if not self.training or not torch.is_grad_enabled():
+            self.losses = self.weights = None
+            return _descend(units, Weighed(torch.ones_like(units.seen)), count)
+        weighed = self._weigh(units, groups)
+        self.losses, self.weights = units.seen, weighed.weights
+        return _descend(units, weighed, count)
+
+    def stats(self) -> dict[str, float]:
+        """Statistics of the last training call: clip share, mean weight, effective sample size and so on."""
+        if self.losses is None or self.weights is None:
+            return {}
+        monitor = Monitor(tau=getattr(self.objective, "tau", None))
+        monitor.update(self.losses, self.weights)
+        return monitor.stats()
+
+    def extra_repr(self) -> str:
+        """The options, as one would write them."""
+        level = self.level if isinstance(self.level, str) else getattr(self.level, "__name__", repr(self.level))
+        return f"objective={self.objective!r}, level={level!r}, floor={self.criterion.floor}"
+
+    def _units(self, elements: Elements, sample_weight: Tensor | None) -> Units:
+        """Gather elements into units, and let the caller's own weights count."""
+        own, seen, measure = _gather(elements, self.level)
+        check_losses(own)
+        if sample_weight is not None:
+            if sample_weight.shape != own.shape:
+                raise ValueError(
+                    f"`sample_weight` must have one entry per unit, shape {tuple(own.shape)}, got "
+                    f"{tuple(sample_weight.shape)}."
+                )
+            own = own * sample_weight
+            measure = sample_weight.to(own.dtype) if measure is None else measure * sample_weight
+        if self.nonfinite == "raise":
+            raise_if_not_finite(seen, None)
+        elif self.nonfinite == "skip":
+            finite = torch.isfinite(seen)
+            own, seen = torch.where(finite, own, 0.0), torch.where(finite, seen, 0.0)
+            measure = finite.to(own.dtype) if measure is None else torch.where(finite, measure, 0.0)
+        return Units(own, widen(seen), measure)
+
+    def _weigh(self, units: Units, groups: Tensor | None) -> Weighed:
+        groups = None if groups is None else groups.reshape(-1)
+        state = {name: getattr(self, f"state_{name}") for name in self._state_names}
+        weighed = self.objective.weigh(units.seen, state, measure=units.measure, groups=groups)
+        if state:
+            self._advance(state, weighed.state, units.seen, units.measure, groups)
+        return weighed
+
+    @torch.no_grad()
+    def _advance(
+        self,
+        state: dict[str, Tensor],
+        following: dict[str, Tensor],
+        seen: Tensor,
+        measure: Tensor | None,
+        groups: Tensor | None,
+    ) -> None:
+        """Move the buffers on: at once, or from the pooled losses when the last micro-batch is in."""
+        if self.accumulation > 1:
+            self._pooled.append((seen, measure, groups))
+            if len(self._pooled) < self.accumulation:
+                return
+            losses, measures, all_groups = (
+                None if any(part is None for part in parts) else torch.cat([p for p in parts if p is not None])
+                for parts in zip(*self._pooled, strict=True)
+            )
+            assert losses is not None
+            self._pooled.clear()
+            following = self.objective.weigh(losses, state, measure=measures, groups=all_groups).state
+        for name, buffer in state.items():
+            buffer.copy_(following[name])
+
+
+def global_count(count: Tensor | float, device: torch.device | str | None = None) -> Tensor:
+    """The denominator under data parallel: the number of units over all ranks, divided by the number of ranks.
+
+    DDP and FSDP *average* gradients over ranks, so a sum divided by this is the mean over the global batch even
+    when ranks hold different numbers of units. Without data parallel it is the count itself.
+
+    Parameters
+    ----------
+    count
+        This rank's units: a number, or a tensor such as `mask.sum()`.
+    device
+        Where to put the result when `count` is a number.
+
+    Returns
+    -------
+    Tensor
+        A 0-d tensor to pass as `count=`.
+
+    Examples
+    --------
+    >>> global_count(32)
+    tensor(32.)
+    """
+    total = torch.as_tensor(count, dtype=torch.float32, device=device).clone()
+    ranks = world_size(total)
+    if ranks > 1:
+        torch.distributed.all_reduce(total)
+    return total / ranks
+
+
+def _gather(elements: Elements, level: Level) -> Units:
+    """Elements into units, so that the criterion's mean stays `own.sum() / measure.sum()`."""
+    own, seen, measure, mask = elements
+    if callable(level):
+        return Units(level(own), level(seen), None)
+    if own.ndim == 1 or level == "token":
+        return Units(flatten(own), flatten(seen), None if measure is None else flatten(measure))
+    own, seen = own.flatten(1), seen.flatten(1)
+    real = None if mask is None else mask.flatten(1).to(own.dtype)
+    length = own.shape[1] if real is None else real.sum(1).clamp(min=1)
+    seen = (seen if real is None else seen * real).sum(1) / length
+    if level == "sequence":
+        share = own.new_full(own.shape[:1], own.shape[1]) if measure is None else measure.flatten(1).sum(1)
+        return Units(own.sum(1), seen, share)
+    return Units(own.sum(1) / length, seen, None if measure is None else measure.flatten(1).sum(1) / length)
+
+
+def _descend(units: Units, weighed: Weighed, count: Any) -> Tensor:
+    """The weighted sum over what the criterion's mean divides by."""
+    # The measure is already inside `own`, so it enters the denominator only.
+    denominator = total(units.measure, units.own) if count is None else count
+    return dot(weighed.weights / denominator, widen(units.own)).to(units.own.dtype)
