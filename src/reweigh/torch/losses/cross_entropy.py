@@ -1,0 +1,71 @@
+"""Cross entropy, one value a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from reweigh import _validate as validate
+from reweigh.torch.losses._base import Loss, check_classes, is_soft
+
+__all__ = ["CrossEntropy"]
+
+# Without an ignored label none may be ignored silently, and torch has no way to say so but an impossible index.
+_NONE_IGNORED = -(2**31)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(Loss):
+    r"""The negative log-probability of the true class.
+
+    .. math:: \ell = -\log p_y, \qquad p = \mathrm{softmax}(z), \qquad
+              \text{or}\quad \ell = -\sum_j q_j \log p_j \text{ for a soft target } q
+
+    Parameters
+    ----------
+    ignore_index
+        A label that marks units as not real (padding): their loss is 0 and `mask` leaves them out. None, the
+        default, ignores nothing; language models use -100.
+
+    Returns
+    -------
+    Tensor
+        For logits (B, C) and targets (B,): shape (B,). For logits (B, C, d1, ...): shape (B, d1, ...), one loss a
+        position. Targets of the shape of the logits are probabilities. float32 at least.
+
+    Examples
+    --------
+    >>> import torch
+    >>> CrossEntropy()(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1]))
+    tensor([0.1269, 0.6931])
+
+    Notes
+    -----
+    `floor` is the entropy of a soft target: the loss cannot go below it, and re-weighting would take it for
+    difficulty.
+    """
+
+    ignore_index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ignore_index is not None:
+            validate.whole("ignore_index", self.ignore_index, _NONE_IGNORED)
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """The cross entropy of each unit."""
+        logits = check_classes(output, target, soft=True)
+        if is_soft(target):
+            return F.cross_entropy(logits, target.to(logits.dtype), reduction="none")
+        ignored = _NONE_IGNORED if self.ignore_index is None else self.ignore_index
+        return F.cross_entropy(logits, target.long(), ignore_index=ignored, reduction="none")
+
+    def mask(self, target: Tensor) -> Tensor | None:
+        """Units whose label is not the ignored one."""
+        return None if self.ignore_index is None or is_soft(target) else target != self.ignore_index
+
+    def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
+        """The entropy of soft targets; 0 for class indices."""
+        return torch.special.entr(target).sum(1) if is_soft(target) else 0.0

@@ -1,0 +1,401 @@
+"""Losses against hand-worked numbers, sums written out in float64, and finite differences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal, getcontext
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reweigh
+from reweigh.torch.losses import (
+    BCE,
+    LDAM,
+    MSE,
+    ClassBalanced,
+    CosineLinear,
+    CrossEntropy,
+    Focal,
+    LabelSmoothing,
+    LargeMargin,
+    Loss,
+    Poly,
+    effective_number_weights,
+)
+
+CLASSIFIERS = [
+    CrossEntropy(),
+    CrossEntropy(ignore_index=-100),
+    Focal(gamma=0.5),
+    Focal(gamma=2.0),
+    Focal(gamma=2.0, form="sigmoid", alpha=0.25),
+    ClassBalanced(class_counts=(5, 3, 1)),
+    LDAM(class_counts=(5, 3, 1)),
+    LargeMargin(),
+    LabelSmoothing(),
+    LabelSmoothing(over="C-1"),
+    Poly(),
+]
+NAMES = [repr(loss) for loss in CLASSIFIERS]
+
+logits_strategy = st.lists(st.lists(st.floats(-30, 30, width=32), min_size=3, max_size=3), min_size=1, max_size=4)
+
+
+def softmax(row):
+    """Probabilities in 60-digit decimal arithmetic: nothing rounds away."""
+    getcontext().prec = 60
+    powers = [Decimal(z).exp() for z in row]
+    return [power / sum(powers) for power in powers]
+
+
+def by_hand(loss, row, y):
+    """The loss of one unit, summed term by term."""
+    p = softmax(row)
+    if isinstance(loss, Focal):
+        return float((1 - p[y]) ** Decimal(loss.gamma) * -p[y].ln())
+    if isinstance(loss, Poly):
+        return float(-p[y].ln() + Decimal(loss.e1) * (1 - p[y]))
+    if isinstance(loss, LabelSmoothing):
+        eps, c = Decimal(loss.eps), len(row)
+        q = [eps / c if loss.over == "C" else eps / (c - 1)] * c
+        q[y] = 1 - eps + eps / c if loss.over == "C" else 1 - eps
+        return float(-sum(a * b.ln() for a, b in zip(q, p, strict=True)))
+    if isinstance(loss, LargeMargin):
+        wrong = softmax([z for j, z in enumerate(row) if j != y])
+        reg = sum((s - Decimal(1) / len(wrong)) * s.ln() for s in wrong) / 2
+        return float(-p[y].ln() + Decimal(loss.lam) * reg)
+    return float(-p[y].ln())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CrossEntropy(),
+        Focal(gamma=0.5),
+        Focal(gamma=2.0),
+        Poly(e1=2.0),
+        LabelSmoothing(eps=0.2),
+        LabelSmoothing(eps=0.2, over="C-1"),
+        LargeMargin(),
+    ],
+    ids=repr,
+)
+@given(rows=logits_strategy, y=st.integers(0, 2))
+def test_against_decimal_arithmetic(loss, rows, y):
+    losses = loss(torch.tensor(rows, dtype=torch.float64), torch.full((len(rows),), y))
+    expected = [by_hand(loss, row, y) for row in rows]
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
+def test_hand_worked_numbers():
+    # softmax of (ln 3, 0) is (3/4, 1/4)
+    output = torch.tensor([[math.log(3), 0.0]])
+    right, wrong = torch.tensor([0]), torch.tensor([1])
+    assert CrossEntropy()(output, right).item() == pytest.approx(math.log(4 / 3))
+    assert Focal(gamma=2)(output, wrong).item() == pytest.approx(0.5625 * math.log(4))
+    assert Poly(e1=1)(output, wrong).item() == pytest.approx(math.log(4) + 0.75)
+    assert LabelSmoothing(eps=0.2)(output, right).item() == pytest.approx(0.9 * math.log(4 / 3) + 0.1 * math.log(4))
+    assert LabelSmoothing(eps=0.2, over="C-1")(output, right).item() == pytest.approx(
+        0.8 * math.log(4 / 3) + 0.2 * math.log(4)
+    )
+
+
+def test_focal_sigmoid_by_hand():
+    # sigmoid(ln 3) = 3/4 for both logits: right answer 3/4 on class 0, 1/4 on class 1
+    output = torch.tensor([[math.log(3), math.log(3)]])
+    expected = 0.25 * (1 / 4) ** 2 * math.log(4 / 3) + 0.75 * (3 / 4) ** 2 * math.log(4)
+    loss = Focal(gamma=2, form="sigmoid", alpha=0.25)
+    assert loss(output, torch.tensor([0])).item() == pytest.approx(expected)
+    assert loss(output, torch.tensor([[1.0, 0.0]])).item() == pytest.approx(expected)
+
+
+def test_sigmoid_focal_without_focus_is_summed_binary_cross_entropy():
+    output = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0, 1, 2, 0])
+    one_hot = torch.nn.functional.one_hot(target, 3)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(output, one_hot.float(), reduction="none").sum(1)
+    torch.testing.assert_close(Focal(gamma=0, form="sigmoid")(output, target), expected)
+
+
+@pytest.mark.parametrize("over", ["C", "C-1"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_label_smoothing_floor_is_the_smallest_loss(over, soft):
+    loss = LabelSmoothing(eps=0.3, over=over).bind([1, 1, 1])
+    target = torch.tensor([[0.2, 0.5, 0.3]]) if soft else torch.tensor([1])
+    floor = loss.floor(target)
+    logits = torch.zeros(1, 3, requires_grad=True)
+    optimizer = torch.optim.LBFGS([logits], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12)
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(logits, target).sum()
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    assert loss(logits, target).item() == pytest.approx(float(floor[0]), abs=1e-6)
+    assert floor.shape == (1,)
+
+
+def test_label_smoothing_default_is_torchs():
+    output = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    target = torch.tensor([0, 3, 2, 1, 1])
+    expected = torch.nn.functional.cross_entropy(output, target, label_smoothing=0.1, reduction="none")
+    torch.testing.assert_close(LabelSmoothing(eps=0.1)(output, target), expected)
+
+
+def test_label_smoothing_floor_needs_the_number_of_classes():
+    with pytest.raises(ValueError, match="does not tell how many"):
+        LabelSmoothing().floor(torch.tensor([0]))
+
+
+def test_soft_cross_entropy_floor_is_the_entropy():
+    target = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    torch.testing.assert_close(CrossEntropy().floor(target), torch.tensor([math.log(2), 0.0]))
+    torch.testing.assert_close(CrossEntropy()(target.log().clamp_min(-1e4), target), torch.tensor([math.log(2), 0.0]))
+    assert CrossEntropy().floor(torch.tensor([0, 1])) == 0.0
+
+
+def test_ignored_labels_are_zero_and_masked():
+    output = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[0, 1, -100, 2], [-100, 0, 0, 1]])
+    loss = CrossEntropy(ignore_index=-100)
+    losses, mask = loss(output, target), loss.mask(target)
+    assert losses.shape == (2, 4)
+    assert losses[0, 2] == 0
+    assert mask.tolist() == [[True, True, False, True], [False, True, True, True]]
+    expected = torch.nn.functional.cross_entropy(output, target)  # torch's mean skips ignored labels
+    torch.testing.assert_close(reweigh.rgd(losses, gamma=0.0, mask=mask), expected)
+
+
+def test_nothing_is_ignored_silently():
+    with pytest.raises(IndexError):
+        CrossEntropy()(torch.zeros(1, 3), torch.tensor([-100]))
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS, ids=NAMES)
+def test_one_loss_a_position(loss):
+    output = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).tanh()
+    target = torch.randint(0, 3, (2, 4, 5), generator=torch.Generator().manual_seed(1))
+    losses = loss(output, target)
+    flat = loss(output.movedim(1, -1).reshape(-1, 3), target.reshape(-1))
+    assert losses.shape == (2, 4, 5)
+    torch.testing.assert_close(losses.reshape(-1), flat)
+
+
+@pytest.mark.parametrize("loss", [*CLASSIFIERS, BCE()], ids=repr)
+def test_finite_value_and_gradient_for_huge_logits(loss):
+    output = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 0.0, -1e4]], requires_grad=True)
+    target = torch.tensor([0, 0, 2])
+    if isinstance(loss, BCE):
+        target = torch.nn.functional.one_hot(target, 3)
+    losses = loss(output, target)
+    (gradient,) = torch.autograd.grad(losses.sum(), output)
+    assert losses.isfinite().all()
+    assert gradient.isfinite().all()
+    assert (losses[1:] > 1e3).all()
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS, ids=NAMES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened(loss, dtype):
+    output = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    target = torch.tensor([0, 1, 2, 0, 1, 2])
+    losses = loss(output, target)
+    assert losses.dtype == torch.float32
+    torch.testing.assert_close(losses, loss(output.float(), target), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS, ids=NAMES)
+def test_gradient_against_finite_differences(loss):
+    output = torch.randn(3, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: loss(z, torch.tensor([0, 1, 2])), (output,))
+
+
+@pytest.mark.parametrize("loss", [*CLASSIFIERS, MSE(half=True), BCE(pos_weight=(1.0, 2.0))], ids=repr)
+def test_repr_evaluates_back(loss):
+    assert eval(repr(loss)) == loss
+    assert isinstance(loss, Loss)
+
+
+@pytest.mark.parametrize("loss", CLASSIFIERS, ids=NAMES)
+def test_shape_errors_name_the_fix(loss):
+    with pytest.raises(ValueError, match=r"squeeze\(1\)"):
+        loss(torch.zeros(3, 3), torch.zeros(3, 1, dtype=torch.long))
+    with pytest.raises(ValueError, match="bce"):
+        loss(torch.zeros(3, 1), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ValueError, match="bce"):
+        loss(torch.zeros(3), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(TypeError, match="swapped"):
+        loss(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [MSE(), BCE()], ids=repr)
+def test_pairs_are_not_broadcast(loss):
+    with pytest.raises(ValueError, match="every pair"):
+        loss(torch.zeros(4, 1), torch.zeros(4))
+    with pytest.raises(TypeError, match="floating-point"):
+        loss(torch.zeros(4, dtype=torch.long), torch.zeros(4))
+    with pytest.raises(ValueError, match="unit axis"):
+        loss(torch.tensor(0.0), torch.tensor(0.0))
+
+
+def test_float_labels_are_refused():
+    with pytest.raises(ValueError, match=r"target\.long\(\)"):
+        CrossEntropy()(torch.zeros(3, 3), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"target\.long\(\)"):
+        Poly()(torch.zeros(3, 3), torch.zeros(3, 3))
+
+
+def test_mse_says_whether_the_half_is_included():
+    output, target = torch.tensor([[1.0, 3.0], [0.0, 2.0]]), torch.zeros(2, 2)
+    assert MSE()(output, target).tolist() == [5.0, 2.0]
+    assert MSE(half=True)(output, target).tolist() == [2.5, 1.0]
+    assert MSE()(torch.tensor([2.0, 0.0]), torch.tensor([0, 0])).tolist() == [4.0, 0.0]
+
+
+def test_bce_by_hand():
+    # sigmoid(ln 3) = 3/4
+    output = torch.tensor([[math.log(3), math.log(3)], [0.0, math.log(3)]])
+    target = torch.tensor([[1, 0], [1, 1]])
+    losses = BCE(pos_weight=(1.0, 2.0))(output, target)
+    first = (math.log(4 / 3) + math.log(4)) / 2
+    second = (math.log(2) + 2 * math.log(4 / 3)) / 2
+    torch.testing.assert_close(losses, torch.tensor([first, second]))
+    assert BCE()(output[:, 0], target[:, 0]).shape == (2,)
+    with pytest.raises(ValueError, match="one entry a label"):
+        BCE(pos_weight=(1.0, 2.0, 3.0))(output, target)
+
+
+@pytest.mark.parametrize("pos_weight", [None, 3.0])
+def test_bce_floor_by_grid_search(pos_weight):
+    target = torch.tensor([0.0, 0.3, 0.5, 1.0], dtype=torch.float64)
+    loss = BCE(pos_weight=pos_weight)
+    grid = torch.linspace(-30, 30, 60001, dtype=torch.float64)
+    smallest = [loss(grid, torch.full_like(grid, float(q))).min().item() for q in target]
+    torch.testing.assert_close(loss.floor(target), torch.tensor(smallest, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+    assert loss.floor(torch.tensor([0, 1])) == 0.0
+
+
+# --- class counts ---
+
+
+@given(
+    counts=st.lists(st.integers(0, 5000), min_size=2, max_size=8).filter(any),
+    beta=st.sampled_from([0.0, 0.9, 0.99, 0.9999]),
+)
+def test_effective_number_weights(counts, beta):
+    weights = effective_number_weights(counts, beta)
+    present = [n for n in counts if n]
+    # The effective number is the geometric series 1 + beta + ... + beta^(n-1).
+    inverse = [1 / math.fsum(beta**k for k in range(n)) for n in present]
+    expected = iter([len(present) * value / sum(inverse) for value in inverse])
+    ours = [w for w, n in zip(weights, counts, strict=True) if n]
+    assert ours == pytest.approx(list(expected), rel=1e-9)
+    assert sum(ours) == pytest.approx(len(present))
+    absent = [w for w, n in zip(weights, counts, strict=True) if not n]
+    assert all(w == pytest.approx(max(ours)) for w in absent)
+
+
+def test_class_weights_multiply_after_reweighting():
+    loss = ClassBalanced(beta=0.9, base=Focal(gamma=1.0)).bind([100, 10])
+    output, target = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
+    torch.testing.assert_close(loss(output, target), Focal(gamma=1.0)(output, target))
+    weights = loss.sample_weight(target)
+    losses = loss(output, target)
+    # RGD's weight from the unweighted loss, then the class weight, divided by the class weights.
+    inner = (losses.clamp(0, 1) / 2).exp()
+    expected = (weights * inner * losses).sum() / weights.sum()
+    torch.testing.assert_close(reweigh.rgd(losses, tau=1.0, sample_weight=weights), expected)
+
+
+def test_class_balanced_with_soft_and_ignored_targets():
+    loss = ClassBalanced(beta=0.9, base=CrossEntropy(ignore_index=-100)).bind([100, 10])
+    common, rare = effective_number_weights([100, 10], 0.9)
+    weights = loss.sample_weight(torch.tensor([0, -100, 1]))
+    assert weights[[0, 2]].tolist() == pytest.approx([common, rare])
+    assert loss.mask(torch.tensor([0, -100, 1])).tolist() == [True, False, True]
+    soft = torch.tensor([[0.25, 0.75]])
+    assert loss.sample_weight(soft).tolist() == pytest.approx([0.25 * common + 0.75 * rare])
+    assert ClassBalanced(base="label_smoothing").bind([1, 2]).floor(torch.tensor([0])).item() > 0
+
+
+def test_class_counts_missing_or_wrong():
+    output, target = torch.zeros(2, 3), torch.tensor([0, 1])
+    for loss in (ClassBalanced(), LDAM()):
+        assert loss.needs == ("class_counts",)
+        with pytest.raises(ValueError, match="bind"):
+            loss(output, target)
+        with pytest.raises(ValueError, match="bind"):
+            loss.sample_weight(target)
+        with pytest.raises(ValueError, match="as many classes"):
+            loss.bind([1, 2])(output, target)
+        with pytest.raises(ValueError, match="none negative"):
+            loss.bind([1, -2])
+        assert loss.bind(None) is loss
+        assert loss.bind([1, 2, 3]).class_counts == (1, 2, 3)
+        assert replace(loss, class_counts=torch.tensor([1, 2, 3])) == loss.bind([1, 2, 3])
+    with pytest.raises(ValueError, match="'focal'"):
+        ClassBalanced(base="focale")
+
+
+def test_ldam_by_hand():
+    # counts 16 and 1: n^(-1/4) is 1/2 and 1, so margins are 1/4 and 1/2
+    loss = LDAM(scale=2.0).bind([16, 1])
+    output = torch.tensor([[0.5, 0.1], [0.5, 0.1]])
+    first = math.log1p(math.exp(2 * (0.1 - 0.25)))
+    second = math.log1p(math.exp(2 * (0.5 - (0.1 - 0.5))))
+    torch.testing.assert_close(loss(output, torch.tensor([0, 1])), torch.tensor([first, second]))
+
+
+def test_ldam_weights_start_late():
+    loss = LDAM(defer=0.8).bind([16, 1])
+    target = torch.tensor([0, 1])
+    assert loss.sample_weight(target, progress=0.79) is None
+    assert loss.sample_weight(target, progress=0.8).tolist() == pytest.approx(
+        list(effective_number_weights([16, 1], 0.9999))
+    )
+    assert LDAM(defer=None).bind([16, 1]).sample_weight(target, progress=1.0) is None
+
+
+def test_ldam_class_without_examples():
+    loss = LDAM(scale=1.0).bind([16, 1, 0])
+    losses = loss(torch.zeros(2, 3), torch.tensor([1, 2]))
+    assert losses[0] == losses[1]
+
+
+def test_cosine_head():
+    head = CosineLinear(2, 2)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[2.0, 0.0], [3.0, 3.0]]))
+    output = head(torch.tensor([[5.0, 0.0], [0.0, 0.1]]))
+    half = math.sqrt(0.5)
+    torch.testing.assert_close(output, torch.tensor([[1.0, half], [0.0, half]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Focal(gamma=-1), "gamma"),
+        (lambda: Focal(alpha=0.25), "rescale"),
+        (lambda: LabelSmoothing(eps=1.0), "eps"),
+        (lambda: LabelSmoothing(over="K"), "over"),
+        (lambda: Poly(e1=-2), "rewarded"),
+        (lambda: LargeMargin(lam=-0.1), "lam"),
+        (lambda: ClassBalanced(beta=1.0), "beta"),
+        (lambda: LDAM(scale=0), "scale"),
+        (lambda: BCE(pos_weight=0.0), "pos_weight"),
+    ],
+)
+def test_settings_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_empty_batch():
+    for loss in CLASSIFIERS:
+        assert loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).shape == (0,)
