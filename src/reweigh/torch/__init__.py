@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        'reweigh.torch needs PyTorch, which is not installed. Install it with `pip install "reweigh[torch]"`.',
+        name="torch",
+    )
+
 from reweigh.torch.reweighted import Reweighted, global_count
 
 __all__ = ["Reweighted", "global_count"]
