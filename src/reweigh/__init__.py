@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from reweigh.method import Context, Method, method
 from reweigh.monitor import Monitor, suggest_tau
 from reweigh.objectives.rgd import RGD, rgd
 from reweigh.weights import KL, ChiSquare, ReverseKL
@@ -23,6 +24,9 @@ __all__ = [
     "ChiSquare",
     "Monitor",
     "suggest_tau",
+    "method",
+    "Method",
+    "Context",
     "objectives",
     "torch",
     "integrations",

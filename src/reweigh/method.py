@@ -1,0 +1,314 @@
+"""Methods by name: `"focal+rgd:tau=3+sam"` and the value it stands for.
+
+A method fills up to five slots: which examples are drawn (sampler), how wrong each is (loss), the number to descend
+(objective), how parameters move (step) and what is kept of them (average). The folders are the registry: a file in
+the folder of a slot is a method of its name, and is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import functools
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reweigh.objectives._base import Objective
+
+__all__ = ["Built", "Card", "Context", "Method", "cards", "method"]
+
+#: The slots in the order in which data meets them, and the package that holds each one's files.
+SLOTS: Mapping[str, str] = {
+    "sampler": "reweigh.torch.samplers",
+    "loss": "reweigh.torch.losses",
+    "objective": "reweigh.objectives",
+    "step": "reweigh.torch.steps",
+    "average": "reweigh.torch.averages",
+}
+#: What a slot holds when a method does not name it. No average is the absence of one.
+DEFAULTS: Mapping[str, str] = {
+    "sampler": "uniform",
+    "loss": "cross_entropy",
+    "objective": "mean",
+    "step": "plain",
+}
+ALIASES: Mapping[str, str] = {"erm": "mean"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a method may need to know about the data before training starts.
+
+    Parameters
+    ----------
+    n
+        Number of training examples.
+    class_counts
+        Training examples of each class.
+    n_groups
+        Number of groups, for objectives over groups.
+    targets
+        The label of each training example, for samplers that draw by class.
+    meta_loader
+        An iterable of clean, balanced batches, for bilevel steps.
+    steps
+        Optimiser steps of the whole training.
+    """
+
+    n: int | None = None
+    class_counts: Sequence[int] | None = None
+    n_groups: int | None = None
+    targets: Any = None
+    meta_loader: Any = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A method that has met its data: every slot filled, nothing missing."""
+
+    sampler: Any
+    loss: Any
+    objective: Objective
+    step: Any
+    average: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One value a slot; `None` stands for the slot's default.
+
+    `str(method)` is the text that `reweigh.method` reads back to an equal value.
+
+    Examples
+    --------
+    >>> import numpy as np, reweigh
+    >>> m = reweigh.method("rgd:tau=3")
+    >>> m.objective.tau
+    3.0
+    >>> str(m)
+    'rgd:tau=3'
+    """
+
+    sampler: Any = None
+    loss: Any = None
+    objective: Objective = dataclasses.field(default_factory=lambda: _find("mean")[1]())
+    step: Any = None
+    average: Any = None
+
+    def __str__(self) -> str:
+        parts = [_text(value) for _, value in self.parts()]
+        return "+".join(parts) if parts else DEFAULTS["objective"]
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """The slots this method fills itself, in their order."""
+        for slot in SLOTS:
+            value = getattr(self, slot)
+            if value is not None and not (slot == "objective" and value == _find("mean")[1]()):
+                yield slot, value
+
+    def build(self, context: Context) -> Built:
+        """The method with its defaults filled in and bound to the data.
+
+        Raises a `ValueError` that names what is missing when a part needs something the context does not give.
+        """
+        filled = {slot: getattr(self, slot) for slot in SLOTS}
+        for slot, name in DEFAULTS.items():
+            if filled[slot] is None:
+                filled[slot] = _find(name)[1]()
+        for slot, value in filled.items():
+            if value is not None:
+                filled[slot] = _bind(value, context)
+        if getattr(filled["step"], "own_objective", False) and self.objective != _find("mean")[1]():
+            raise ValueError(
+                f"{_text(filled['step'])!r} makes its own weights of the losses, so {_text(self.objective)!r} would be "
+                "ignored. Keep one of the two."
+            )
+        return Built(**filled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A method in a listing: where it belongs, what it does, what can be set."""
+
+    slot: str
+    name: str
+    summary: str
+    defaults: Mapping[str, Any]
+    search: Mapping[str, tuple[Any, ...]]
+    separable: bool | None
+    cost: str
+    missing: str | None = None
+
+
+def method(text: str) -> Method:
+    """The method that `text` names: `name:key=value,key=value`, joined by `+`, one name a slot.
+
+    Parameters
+    ----------
+    text
+        For example `"rgd"`, `"term:t=0.5"`, `"class_balanced+rgd:tau=3,normalize=mean"`, `"focal+rgd+sam:rho=0.1"`.
+
+    Returns
+    -------
+    Method
+        A frozen value; `method(str(m)) == m`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> print(round(float(method("cvar:alpha=0.5").objective(np.array([1.0, 2.0, 3.0, 4.0]))), 6))
+    3.5
+    """
+    filled: dict[str, Any] = {}
+    for part in _split(text):
+        name, _, options = part.partition(":")
+        slot, kind = _find(name.strip())
+        if slot in filled:
+            raise ValueError(
+                f"{text!r} names two values for the {slot} slot: {_text(filled[slot])!r} and {part!r}. Keep one."
+            )
+        filled[slot] = kind(**_options(name.strip(), kind, options))
+    return Method(**filled)
+
+
+def cards() -> list[Card]:
+    """Every method of every slot, for listings and documentation."""
+    return [_card(slot, name) for slot in SLOTS for name in names(slot)]
+
+
+def names(slot: str) -> list[str]:
+    """The names of a slot: the files of its folder, less those that start with an underscore."""
+    return sorted(path.stem for path in _folder(slot).glob("*.py") if not path.stem.startswith("_"))
+
+
+def _folder(slot: str) -> Path:
+    return Path(__file__).parent.joinpath(*SLOTS[slot].split(".")[1:])
+
+
+@functools.cache
+def _find(name: str) -> tuple[str, type[Any]]:
+    """The slot and class of a name, or an error that suggests a near one."""
+    name = ALIASES.get(name, name)
+    for slot, package in SLOTS.items():
+        if name in names(slot):
+            module = _import(f"{package}.{name}")
+            return slot, getattr(module, module.__all__[0])
+    known = [n for slot in SLOTS for n in names(slot)] + list(ALIASES)
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(sorted(known))}."
+    raise ValueError(f"there is no method named {name!r}. {hint}")
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "reweigh":
+            raise
+        extra = "torch" if module.startswith("reweigh.torch") else error.name
+        raise ImportError(
+            f"{module.rsplit('.', 1)[-1]!r} needs {error.name}, which is not installed. "
+            f'Install it with: pip install "reweigh[{extra}]"'
+        ) from error
+
+
+def _split(text: str) -> list[str]:
+    """The parts between plus signs; a plus inside a number (`1e+3`) belongs to the number."""
+    parts: list[str] = []
+    for piece in text.split("+"):
+        if parts and parts[-1][-1:] in "eE" and parts[-1][-2:-1].isdigit() and piece[:1].isdigit():
+            parts[-1] += "+" + piece
+        else:
+            parts.append(piece.strip())
+    if not all(parts):
+        raise ValueError(f"a method is written name:key=value joined by '+', got {text!r}.")
+    return parts
+
+
+def _options(name: str, kind: type[Any], text: str) -> dict[str, Any]:
+    """The hyper-parameters written after a name, as the types that the class declares."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    options: dict[str, Any] = {}
+    for item in filter(None, (piece.strip() for piece in text.split(","))):
+        key, equals, raw = (s.strip() for s in item.partition("="))
+        if not equals:
+            raise ValueError(f"hyper-parameters are written key=value, got {item!r} in {name!r}.")
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(fields) or 'none'}."
+            raise ValueError(f"{name!r} has no hyper-parameter {key!r}. {hint}")
+        options[key] = _value(raw, str(fields[key].type))
+    return options
+
+
+def _value(raw: str, annotation: str) -> Any:
+    lowered = raw.lower()
+    if lowered in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[lowered]
+    try:
+        value = ast.literal_eval(raw)
+    except (ValueError, SyntaxError):
+        return raw
+    return float(value) if type(value) is int and "float" in annotation else value
+
+
+def _text(value: Any) -> str:
+    """A slot's value as its name and the hyper-parameters that differ from their defaults."""
+    name = type(value).__module__.rsplit(".", 1)[-1]
+    options = [
+        f"{field.name}={_plain(getattr(value, field.name))}"
+        for field in dataclasses.fields(value)
+        if field.init and getattr(value, field.name) != _default(field)
+    ]
+    return f"{name}:{','.join(options)}" if options else name
+
+
+def _plain(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def _bind(value: Any, context: Context) -> Any:
+    """The value with what the data decides filled in, unless the user set it."""
+    known = {field.name for field in dataclasses.fields(context)}
+    own = {field.name for field in dataclasses.fields(value)}
+    for name in known & set(getattr(value, "needs", ())):
+        if getattr(value, name, None) is None and getattr(context, name) is None:
+            raise ValueError(f"{_text(value)!r} needs to know {name}. Give it in Context({name}=...).")
+    if hasattr(value, "bind"):  # a loss, which may need to know the classes
+        return value.bind(context.class_counts)
+    if "n_groups" in own and value.n_groups is None and context.n_groups is not None:
+        return dataclasses.replace(value, n_groups=context.n_groups)
+    return value
+
+
+def _card(slot: str, name: str) -> Card:
+    try:
+        _, kind = _find(name)
+    except ImportError as error:
+        return Card(
+            slot=slot, name=name, summary="", defaults={}, search={}, separable=None, cost="", missing=str(error)
+        )
+    defaults = {field.name: _default(field) for field in dataclasses.fields(kind) if field.init}
+    return Card(
+        slot=slot,
+        name=name,
+        summary=(inspect.getdoc(kind) or "").partition("\n")[0],
+        defaults=defaults,
+        search=getattr(kind, "search", {}),
+        separable=_separable(kind) if slot == "objective" else None,
+        cost=getattr(kind, "cost", ""),
+    )
+
+
+def _separable(kind: type[Any]) -> bool:
+    return bool(kind().separable)
