@@ -1,0 +1,25 @@
+"""The command `reweigh`; without its extra it says how to get it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command and leave with its exit code."""
+    try:
+        from reweigh.bench.cli import run_command
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "reweigh":
+            raise
+        print(
+            f"reweigh: the command needs {error.name}, which is not installed.\n"
+            'Install what it uses with: pip install "reweigh[bench]"',
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    sys.exit(run_command(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Experiments: recipes, runs, statistics, reports. Needs the `bench` extra."""

@@ -1,0 +1,265 @@
+"""The command line: `reweigh run`, `report`, `list` and `data`.
+
+Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional, UseAppendAction
+from tyro.extras import SubcommandApp
+
+app = SubcommandApp()
+
+Repeated = Annotated[tuple[str, ...], UseAppendAction]
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; returns the exit code."""
+    try:
+        return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        Console(stderr=True).print(f"reweigh: {error}", markup=False, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted. The same command goes on from here.")
+        return 130
+
+
+_DESCRIPTION = "Train models that do not ignore their hard examples."
+
+
+@app.command(name="run")
+def run(
+    recipe: Positional[str],
+    /,
+    method: Repeated = (),
+    preset: Literal["smoke", "cpu", "paper"] = "cpu",
+    seeds: int | None = None,
+    set: Repeated = (),
+    jobs: int | None = None,
+    tune: str | None = None,
+    data_root: Path | None = None,
+    runs_dir: Path = Path("runs"),
+    dry_run: bool = False,
+) -> int:
+    """Run an experiment: tune every method alike, compare on paired seeds, write the report.
+
+    What is finished is not done again: after an interruption the same command goes on where it stopped.
+
+    Examples
+    --------
+        reweigh run longtail --preset smoke
+        reweigh run longtail --method rgd --method term:t=0.5 --seeds 10
+        reweigh run noise --set data=fashion_mnist --set model=cnn --jobs 2
+
+    Args:
+        recipe: Which experiment; `reweigh list recipes` shows them.
+        method: A method to compare, like rgd:tau=3 or focal+rgd+sam; repeat for more. The recipe's own if none.
+        preset: smoke takes seconds, cpu what two cores finish in two hours, paper the paper's own settings.
+        seeds: Paired seeds of the comparison.
+        set: A setting of the recipe, as key=value; repeat for more.
+        jobs: Processes at once; all cores if not given.
+        tune: Tuning trials of each method: a number, none, or grid for 25.
+        data_root: Folder with official data files; REWEIGH_DATA does the same.
+        runs_dir: Where runs are kept.
+        dry_run: Show what would be run, and stop.
+    """
+    from reweigh.bench import experiment, plan, report
+    from reweigh.bench.display import RunDisplay
+    from reweigh.bench.results import collect
+
+    console = Console()
+    options = experiment.Options(
+        preset=preset,
+        methods=method,
+        seeds=seeds,
+        trials=_trials(tune),
+        changes=tuple(_pair(text) for text in set),
+        jobs=jobs or os.cpu_count() or 1,
+        runs_dir=runs_dir,
+        data_root=data_root,
+    )
+    asked = experiment.question(recipe, options)
+    if dry_run:
+        tuning = plan.tuning(asked, asked.table.trials) if asked.table.trials > 1 else []
+        final = plan.comparison(asked, plan.untuned(asked), asked.table.seeds)
+        _show_plan(console, tuning, final, len(plan.scale_controls(asked, final)))
+        return 0
+    with RunDisplay(console, asked.table.metric) as display:
+        failures = experiment.run(asked, options, display)
+    found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
+    if found:
+        page = report.write(found, runs_dir / f"{recipe}.html")
+        report.terminal(found, console)
+        console.print(f"Report: {page}")
+    if failures:
+        console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
+        return 1
+    return 0
+
+
+@app.command(name="report")
+def report_command(runs_dir: Positional[Path], /, out: Path | None = None, preset: str = "cpu") -> int:
+    """Make the report of the runs in a folder; nothing is trained.
+
+    Args:
+        runs_dir: The folder of runs.
+        out: The page to write; report.html in the folder if not given. A name ending in .md, .tex or .csv writes
+            the tables in that format instead.
+        preset: The preset whose table gives the order of rows and the paper's figures.
+    """
+    from reweigh.bench import report
+    from reweigh.bench.results import collect
+    from reweigh.bench.runs import write_atomically
+
+    if not runs_dir.is_dir():
+        raise FileNotFoundError(f"there is no folder {runs_dir}. `reweigh run` makes one.")
+    results = collect(runs_dir, preset=preset)
+    if not results:
+        raise ValueError(f"there are no runs in {runs_dir}.")
+    out = out or runs_dir / "report.html"
+    formats = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+    if out.suffix in formats:
+        write_atomically(out, report.tables(results, formats[out.suffix]))
+    else:
+        report.write(results, out)
+    console = Console()
+    report.terminal(results, console)
+    console.print(f"Report: {out}")
+    return 0
+
+
+@app.command(name="list")
+def list_command(what: Positional[Literal["recipes", "methods", "data", "models"]], /) -> int:
+    """List what there is: recipes, methods, data sets or models.
+
+    Args:
+        what: Which list.
+    """
+    console = Console()
+    console.print({"recipes": _recipes, "methods": _methods, "data": _data, "models": _models}[what]())
+    return 0
+
+
+@app.command(name="data")
+def data_command(action: Positional[Literal["get"]], name: Positional[str], /) -> int:
+    """Get a data set: `reweigh data get NAME` fetches it once into the cache.
+
+    Args:
+        action: What to do; there is only get.
+        name: Which data set; `reweigh list data` shows them.
+    """
+    from rich.progress import Progress
+
+    from reweigh.bench import data
+
+    console = Console()
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(f"getting {name}", total=None)
+        data.fetch(name, progress=lambda done, total: progress.update(bar, completed=done, total=total))
+    loaded = data.load(name)
+    console.print(f"{name}: {len(loaded.x_train)} training and {len(loaded.x_test)} test examples are ready.")
+    return 0
+
+
+def _recipes() -> Table:
+    from reweigh.bench import recipes
+
+    shown = Table("recipe", "question", box=None, pad_edge=False)
+    for name in recipes.names():
+        shown.add_row(name, (recipes.load(name).__doc__ or "").partition("\n")[0])
+    return shown
+
+
+def _methods() -> Table:
+    from reweigh.method import cards
+
+    shown = Table("slot", "name", "what it is", "hyper-parameters (searched)", "exact in parts", "cost", box=None)
+    last = ""
+    for card in cards():
+        if card.slot != last and last:
+            shown.add_section()
+        parameters = ", ".join(_parameter(name, default, card.search) for name, default in card.defaults.items())
+        exact = "" if card.separable is None else ("yes" if card.separable else "no")
+        shown.add_row(
+            card.slot if card.slot != last else "",
+            card.name,
+            card.missing or card.summary,
+            parameters,
+            exact,
+            card.cost,
+        )
+        last = card.slot
+    return shown
+
+
+def _parameter(name: str, default: Any, search: Any) -> str:
+    values = search.get(name)
+    return f"{name}={default}" + (f" ({' '.join(f'{v:g}' for v in values)})" if values else "")
+
+
+def _data() -> Table:
+    from reweigh.bench import data
+
+    shown = Table("data", "size", "licence", "here", "stands in for", "official files", box=None, pad_edge=False)
+    for row in data.describe():
+        shown.add_row(
+            row.name,
+            row.size,
+            row.licence,
+            "yes" if row.present else "no",
+            row.stand_in_for or "",
+            row.official or "comes with the package",
+        )
+    return shown
+
+
+def _models() -> Table:
+    from reweigh.bench import models
+
+    shown = Table("model", "what it is", "options", box=None, pad_edge=False)
+    for row in models.describe():
+        shown.add_row(row.name, row.summary, ", ".join(f"{k}={v}" for k, v in row.options.items()))
+    return shown
+
+
+def _show_plan(console: Console, tuning: list[Any], final: list[Any], controls: int) -> None:
+    shown = Table("stage", "cell", "row", "method", "lr", "seeds", box=None, pad_edge=False)
+    for stage, specs in (("tune", tuning), ("compare", final)):
+        rows: dict[tuple[str, str, str, float], int] = {}
+        for spec in specs:
+            key = (spec.cell, spec.label, spec.method, spec.settings["lr"])
+            rows[key] = rows.get(key, 0) + 1
+        for (cell, label, text, lr), count in rows.items():
+            shown.add_row(stage, cell, label, text, f"{lr:g}", str(count))
+    console.print(shown)
+    total = len(tuning) + len(final) + controls
+    console.print(
+        f"{total} runs: {len(tuning)} to tune, {len(final)} to compare (hyper-parameters then as tuned), "
+        f"{controls} scale controls."
+    )
+
+
+def _trials(text: str | None) -> int | None:
+    if text is None:
+        return None
+    named = {"none": 1, "grid": 25}
+    if text in named:
+        return named[text]
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"`--tune` must be a number, none or grid, got {text!r}.")
+    return int(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"`--set` takes key=value, got {text!r}.")
+    return key.strip(), value.strip()

@@ -1,0 +1,84 @@
+"""A folder of images of one's own: a subfolder a class, scaled to one size.
+
+`image_folder:folder=flowers,size=64` reads `DATA_ROOT/flowers/train/<class>/*` and `DATA_ROOT/flowers/test/<class>/*`,
+or `DATA_ROOT/flowers/<class>/*` with one fixed stratified 80/20 split.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reweigh import _validate as validate
+from reweigh.bench.data._dataset import Array, Arrays, Card
+from reweigh.bench.data._split import fixed_split
+
+CARD = Card(
+    kind="images",
+    size="what the folder holds",
+    licence="the owner's",
+    source="images of one's own",
+    official="images into DATA_ROOT/FOLDER/train/CLASS/ and DATA_ROOT/FOLDER/test/CLASS/, or DATA_ROOT/FOLDER/CLASS/, "
+    "and name it image_folder:folder=FOLDER.",
+)
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+
+
+def find(root: Path, folder: Any = "images", size: int = 32, grey: bool = False) -> list[Path]:
+    """Every image of the folder, in the order of their paths.
+
+    Parameters
+    ----------
+    root
+        The data root.
+    folder
+        A folder under it.
+    size
+        Height and width that every image is scaled to.
+    grey
+        One channel instead of three.
+    """
+    validate.whole("size", size, 1)
+    if not isinstance(folder, str):
+        raise TypeError(f"`folder` must be text, got {folder!r}. Quote it: image_folder:folder='{folder}'.")
+    base = (root / folder).resolve()
+    if not base.is_relative_to(root.resolve()):
+        raise ValueError(f"`folder` must lie under the data root {root}, got {folder!r}. Change the root instead.")
+    parts = [base / "train", base / "test"]
+    if all(part.is_dir() for part in parts):
+        return [path for part in parts for path in _images(part)]
+    return _images(base)
+
+
+def read_files(files: list[Path], folder: Any = "images", size: int = 32, grey: bool = False) -> Arrays:
+    """The images, scaled, with the names of their folders as classes."""
+    classes = tuple(sorted({path.parent.name for path in files}))
+    if len(classes) < 2:
+        raise ValueError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
+    label = {name: number for number, name in enumerate(classes)}
+    x = np.stack([_pixels(path, size, grey) for path in files])
+    y = np.array([label[path.parent.name] for path in files], np.int64)
+    # Images lie in .../train/<class>/ and .../test/<class>/, or in .../<class>/ alone.
+    part = np.array([path.parent.parent.name for path in files])
+    if set(part) == {"train", "test"}:
+        train, test = np.flatnonzero(part == "train"), np.flatnonzero(part == "test")
+    else:
+        train, test = fixed_split(y, 0.2)
+    return Arrays(x[train], y[train], x[test], y[test], classes)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+
+
+def _pixels(path: Path, size: int, grey: bool) -> Array:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            scaled = image.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is not an image that Pillow can read. Remove it or save it anew.") from None
+    return np.array(scaled, dtype=np.uint8).reshape(size, size, -1)

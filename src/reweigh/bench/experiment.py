@@ -1,0 +1,109 @@
+"""An experiment from question to finished runs: tune, compare, control."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from reweigh.bench import plan, recipes
+from reweigh.bench.executors import Display, Failure, execute
+from reweigh.bench.plan import Question
+from reweigh.bench.recipes._table import Table
+from reweigh.bench.runs import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How much of an experiment to do, and where."""
+
+    preset: Literal["smoke", "cpu", "paper"] = "cpu"
+    methods: tuple[str, ...] = ()
+    seeds: int | None = None
+    trials: int | None = None
+    changes: tuple[tuple[str, str], ...] = ()
+    jobs: int = 2
+    runs_dir: Path = Path("runs")
+    data_root: Path | None = None
+
+
+def question(recipe_name: str, options: Options) -> Question:
+    """The recipe's question with the preset, the methods and the changed settings of this call."""
+    recipe: Any = recipes.load(recipe_name)
+    if options.preset not in recipe.PRESETS:
+        raise ValueError(
+            f"recipe {recipe_name!r} has no preset {options.preset!r}; it has {', '.join(recipe.PRESETS)}."
+        )
+    settings = recipe.PRESETS[options.preset]
+    settings = dataclasses.replace(settings, **_changes(settings, options.changes))
+    table: Table = recipe.table(options.preset)
+    if options.methods:
+        wanted = tuple(dict.fromkeys((plan.BASELINE, *options.methods)))
+        primary = table.primary if table.primary in wanted else wanted[-1]
+        table = dataclasses.replace(table, methods=wanted, primary=primary)
+    changed = {name for name, _ in options.changes}
+    cells = tuple(
+        dataclasses.replace(cell, settings={k: v for k, v in cell.settings.items() if k not in changed})
+        for cell in table.cells
+    )
+    if changed:  # cells that only differed in what the user fixed are now one
+        cells = tuple({str(sorted(c.settings.items(), key=str)): c for c in cells}.values())
+    table = dataclasses.replace(
+        table,
+        cells=cells,
+        seeds=table.seeds if options.seeds is None else options.seeds,
+        trials=table.trials if options.trials is None else options.trials,
+    )
+    return Question(recipe=recipe_name, table=table, settings=dataclasses.asdict(settings))
+
+
+def run(asked: Question, options: Options, display: Display) -> list[Failure]:
+    """Do all runs of an experiment, stage by stage; what is done already is not done again."""
+
+    def do(title: str, specs: list[Spec]) -> list[Failure]:
+        return execute(
+            specs,
+            options.runs_dir,
+            jobs=options.jobs,
+            display=display,
+            title=title,
+            data_root=options.data_root,
+        )
+
+    failures: list[Failure] = []
+    if asked.table.trials > 1:
+        tuning = plan.tuning(asked, asked.table.trials)
+        failures += do("tuning", tuning)
+        chosen = plan.choose(asked, tuning, options.runs_dir)
+    else:
+        chosen = plan.untuned(asked)
+    comparison = plan.comparison(asked, chosen, asked.table.seeds)
+    failures += do("comparison", comparison)
+    broken = {failure.spec.id for failure in failures}
+    controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
+    return failures + do("scale control", controls)
+
+
+def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """`key=value` texts as values of the settings' own types."""
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    found: dict[str, Any] = {}
+    for name, text in changes:
+        if name not in fields:
+            raise ValueError(f"there is no setting named {name!r}; there are {', '.join(fields)}.")
+        found[name] = _parse(text, getattr(settings, name))
+    return found
+
+
+def _parse(text: str, example: Any) -> Any:
+    if isinstance(example, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"expected true or false, got {text!r}.")
+        return text.lower() == "true"
+    if isinstance(example, (int, float)):
+        return type(example)(text)
+    if isinstance(example, tuple):
+        first: Any = example[0] if example else ""
+        return tuple(type(first)(part) for part in text.split(","))
+    return text

@@ -1,0 +1,249 @@
+"""One training at a time: any model, any method, resumable after every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reweigh.bench.optimizers import Training
+from reweigh.bench.runs import Record, Writer
+from reweigh.bench.seeds import Seeds
+from reweigh.bench.tally import EpochTally
+from reweigh.bench.task import Task, predict, scores
+from reweigh.method import Built, Context, Method
+from reweigh.objectives._base import Objective, descend, state_like
+from reweigh.torch.steps import Closure
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Live:
+    """An objective at work: its state, the weights of the last step, and a factor on the loss.
+
+    A step may ask for the loss more than once (SAM does); the state moves on once, with `advance`.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.state: Any = objective.init()
+        self.factor = 1.0
+        self.losses: Tensor | None = None
+        self.weights: Tensor | None = None
+        self._following: Any = self.state
+
+    def __call__(self, losses: Tensor, sample_weight: Tensor | None = None, count: Any = None) -> Tensor:
+        """The loss to descend."""
+        self.losses = losses.detach()
+        weighed = self.objective.weigh(self.losses, state_like(self.state, self.losses), measure=sample_weight)
+        self.weights, self._following = weighed.weights, weighed.state
+        loss = descend(losses, weighed, sample_weight, count)
+        return loss if self.factor == 1.0 else loss * self.factor
+
+    def advance(self) -> None:
+        """Move the state on, after the step."""
+        self.state = self._following
+
+
+def fit(
+    task: Task,
+    model: nn.Module,
+    method: Method,
+    training: Training,
+    seeds: Seeds,
+    writer: Writer,
+    *,
+    scale: np.ndarray[Any, Any] | None = None,
+    augment: Augment | None = None,
+) -> Iterator[Record]:
+    """Train, yielding one record an epoch; resumes from the writer's checkpoint and leaves one after each epoch.
+
+    Parameters
+    ----------
+    task, model, method, training, seeds
+        The problem, the model with its initial parameters, and how to train it.
+    writer
+        The run's writer: checkpoints and arrays go there.
+    scale
+        A factor on the loss for every step: the recorded mean weights of another run, for the scale control.
+    augment
+        Applied to each training batch.
+
+    Yields
+    ------
+    Record
+        `epoch`, `progress`, plain training loss, weight statistics, and validation and test scores.
+    """
+    fitting = _Fitting(task, model, method, training, seeds, writer)
+    fitting.restore(writer.resume())
+    while fitting.epoch < training.epochs:
+        yield fitting.run_epoch(scale, augment)
+        writer.checkpoint(fitting.state())
+    fitting.keep_arrays()
+
+
+class _Noting:
+    """The loss, noting down the losses of the batch itself (a bilevel step asks for those of other batches too)."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], target: Tensor, live: Live) -> None:
+        self.loss, self.target, self.live = loss, target, live
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        losses = self.loss(output, target)
+        if target is self.target:
+            self.live.losses = losses.detach()
+        return losses
+
+
+class _Fitting:
+    """The moving parts of one training, which a checkpoint has to hold."""
+
+    def __init__(
+        self, task: Task, model: nn.Module, method: Method, training: Training, seeds: Seeds, writer: Writer
+    ) -> None:
+        self.task, self.model, self.training, self.writer = task, model, training, writer
+        n = len(task.x_train)
+        built: Built = method.build(
+            Context(n=n, class_counts=task.class_counts, targets=task.y_train, meta_loader=task.meta)
+        )
+        self.loss = built.loss
+        self.live = Live(built.objective)
+        self.sampler = built.sampler.start(
+            n, batch_size=min(training.batch_size, n), seed=seeds.integer("order"), targets=task.y_train
+        )
+        self.optimizer = training.build(model.parameters())
+        self.stepper = built.step.start(model)
+        self.average = None if built.average is None else built.average.start(model)
+        self.augmentation = seeds.torch("augmentation")
+        self.meta_order = seeds.torch("meta")
+        noisy = None if task.noisy is None else task.noisy[None]
+        self.tally = EpochTally(1, n, noisy)
+        self.steps = len(self.sampler) * training.epochs
+        self.epoch = self.step = 0
+        self.mean_weights: list[float] = []
+        self.trajectory: list[Tensor] = []
+
+    def run_epoch(self, scale: np.ndarray[Any, Any] | None, augment: Augment | None) -> Record:
+        self.model.train()
+        self.sampler.set_epoch(self.epoch)
+        for batch in self.sampler:
+            indices = torch.as_tensor(batch)
+            rate = self.training.lr * self.training.rate_factor(self.step, self.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.live.factor = 1.0 if scale is None else float(scale[self.step])
+            self._step(indices, augment)
+            self.step += 1
+        self.epoch += 1
+        return self._record()
+
+    def _step(self, indices: Tensor, augment: Augment | None) -> None:
+        x, y = self.task.x_train[indices], self.task.y_train[indices]
+        if augment is not None:
+            x = augment(x, self.augmentation)
+        progress = self.step / self.steps
+
+        def objective(losses: Tensor) -> Tensor:
+            own = self.loss.sample_weight(y, progress)
+            drawn = self.sampler.sample_weight(indices, losses.detach())
+            if drawn is None:
+                return self.live(losses, own)
+            # Correction factors make the estimate unbiased for the mean over the data, so the count divides it.
+            return self.live(losses, drawn if own is None else drawn * own, count=len(indices))
+
+        closure = Closure(
+            model=self.model,
+            batch=(x, y),
+            losses=_Noting(self.loss, y, self.live),
+            objective=objective,
+            meta_batch=self._meta_batch(),
+        )
+        self.stepper.step(self.optimizer, closure)
+        self.live.advance()
+        losses, weights = self._seen()
+        self.sampler.update(indices, losses)
+        self.tally.update(indices[None], losses[None], weights[None])
+        if self.average is not None:
+            self.average.update(self.model)
+
+    def _seen(self) -> tuple[Tensor, Tensor]:
+        """Losses and weights of the step just made; steps that weigh by themselves tell their own."""
+        losses = self.live.losses
+        assert losses is not None
+        own: Tensor | None = getattr(self.stepper, "weights", None)
+        if own is not None:
+            return losses, own * len(losses)
+        return losses, torch.ones_like(losses) if self.live.weights is None else self.live.weights
+
+    def _meta_batch(self) -> tuple[Tensor, Tensor] | None:
+        if self.task.meta is None:
+            return None
+        x, y = self.task.meta
+        chosen = torch.randint(len(x), (min(len(x), self.training.batch_size),), generator=self.meta_order)
+        return x[chosen], y[chosen]
+
+    def _record(self) -> Record:
+        tau = getattr(self.live.objective, "tau", None)
+        (statistics,), mean_weights = self.tally.close(None if tau is None else torch.tensor([float(tau)]))
+        self.mean_weights += mean_weights[:, 0].tolist()
+        self.trajectory.append(self.tally.newest[0].half().clone())
+        record: Record = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "progress": self.epoch / self.training.epochs,
+            **statistics,
+        }
+        self.model.eval()
+        swapped: Any = nullcontext() if self.average is None else self.average.swapped(self.model)
+        with swapped:
+            for part, x, y in (
+                ("val", self.task.x_val, self.task.y_val),
+                ("test", self.task.x_test, self.task.y_test),
+            ):
+                found = scores(predict(self.model, x), y, len(self.task.classes))
+                record |= {f"{part}/{name}": value for name, value in found.items()}
+        if self.average is not None:
+            self.average.observe(record["val/loss"])
+        return record
+
+    def keep_arrays(self) -> None:
+        self.writer.array("mean_weight", np.asarray(self.mean_weights, np.float32))
+        self.writer.array("loss_trajectory", torch.stack(self.trajectory).numpy())
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "stepper": self.stepper.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "objective": {name: torch.as_tensor(value) for name, value in (self.live.state or {}).items()},
+            "augmentation": self.augmentation.get_state(),
+            "meta_order": self.meta_order.get_state(),
+            "newest": self.tally.newest,
+            "mean_weights": self.mean_weights,
+            "trajectory": self.trajectory,
+        }
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        if state is None:
+            return
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.stepper.load_state_dict(state["stepper"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.live.state = state["objective"] or ()
+        self.augmentation.set_state(state["augmentation"])
+        self.meta_order.set_state(state["meta_order"])
+        self.tally.newest = state["newest"]
+        self.mean_weights = state["mean_weights"]
+        self.trajectory = state["trajectory"]

@@ -1,0 +1,184 @@
+"""From a question to a list of runs: tuning first, then the paired comparison, then its scale controls.
+
+Every method gets the same number of tuning trials, on one seed that the comparison does not use, judged on
+validation data. Two controls always run beside re-weighting: plain training whose loss is multiplied, step by step, by
+the mean weight that re-weighting recorded; and re-weighting with weights normalised to mean one, at plain training's
+learning rate. Both ask whether a gain is more than a larger step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench.recipes._table import Cell, Table
+from reweigh.bench.runs import Run, Spec
+from reweigh.method import Method, method
+
+BASELINE = "mean"
+SCALED_BASELINE = "mean × mean weight of rgd"
+NORMALISED = "rgd, mean weight one"
+#: Seeds of the comparison count from zero; tuning uses one far from them.
+TUNING_SEED = 10_000
+#: The paper's multipliers of the baseline's learning rate; the first is the baseline's own.
+RATE_MULTIPLIERS = (1.0, 0.75, 0.5, 1.25, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A recipe with its settings resolved: everything a plan needs to know."""
+
+    recipe: str
+    table: Table
+    settings: Mapping[str, Any]
+
+    def cell_settings(self, cell: Cell) -> dict[str, Any]:
+        """The settings of one column."""
+        unknown = set(cell.settings) - set(self.settings)
+        if unknown:
+            raise ValueError(f"cell {cell.name!r} sets {sorted(unknown)}, which the recipe does not have.")
+        return {**self.settings, **cell.settings}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One candidate of a method's tuning."""
+
+    method: str
+    lr: float
+
+
+def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
+    """`count` candidates for a method: its search space and the learning rate, spread as a Latin square.
+
+    The first candidate is the method as written at the baseline's rate. Each further one moves every
+    hyper-parameter at once, so that few trials still see all values of each. With `as_written` only the rate moves.
+    """
+    base = method(text)
+    axes = {**({} if as_written else _axes(base)), "": _rates(count)}
+    longest = max(len(values) for values in axes.values())
+    found: dict[Trial, None] = {}
+    for i in range(longest * longest * count):
+        # One axis more is shifted by one more for each full turn, so that combinations repeat late.
+        turn = i // longest
+        chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(axes.items())}
+        rate = chosen.pop("")
+        found[Trial(method=str(_with(base, chosen)), lr=lr * rate)] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+def tuning(question: Question, count: int) -> list[Spec]:
+    """The tuning runs of every method in every cell."""
+    specs: list[Spec] = []
+    for cell in question.table.cells:
+        settings = question.cell_settings(cell)
+        for text in question.table.methods:
+            for trial in trials(text, settings["lr"], count, as_written=question.table.as_written):
+                specs.append(
+                    Spec(
+                        recipe=question.recipe,
+                        cell=cell.name,
+                        label=text,
+                        settings={**settings, "lr": trial.lr},
+                        method=trial.method,
+                        seed=TUNING_SEED,
+                        stage="tune",
+                    )
+                )
+    return specs
+
+
+def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[str, str], Trial]:
+    """The best trial of each method in each cell, by the table's rule on validation data."""
+    table = question.table
+    candidates: dict[tuple[str, str], list[tuple[float, Trial]]] = {}
+    for spec in specs:
+        run = Run(spec, root)
+        if not run.done:
+            continue
+        values = [float(record[table.select]) for record in run.records()]
+        trial = Trial(method=spec.method, lr=spec.settings["lr"])
+        candidates.setdefault((spec.cell, spec.label), []).append((values[table.best(values)], trial))
+    return {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
+
+
+def untuned(question: Question) -> dict[tuple[str, str], Trial]:
+    """Every method as written, at the baseline's learning rate."""
+    return {
+        (cell.name, text): Trial(method=str(method(text)), lr=question.cell_settings(cell)["lr"])
+        for cell in question.table.cells
+        for text in question.table.methods
+    }
+
+
+def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial], seeds: int) -> list[Spec]:
+    """The runs that are reported: each method as tuned, and normalised re-weighting, on the same seeds."""
+    specs: list[Spec] = []
+    for cell in question.table.cells:
+        settings = question.cell_settings(cell)
+        rows = {text: chosen[cell.name, text] for text in question.table.methods if (cell.name, text) in chosen}
+        if question.table.primary in rows and BASELINE in rows:
+            normalised = _with(method(rows[question.table.primary].method), {"normalize": "mean"})
+            rows[NORMALISED] = Trial(method=str(normalised), lr=rows[BASELINE].lr)
+        for label, trial in rows.items():
+            specs += [
+                Spec(
+                    recipe=question.recipe,
+                    cell=cell.name,
+                    label=label,
+                    settings={**settings, "lr": trial.lr},
+                    method=trial.method,
+                    seed=seed,
+                )
+                for seed in range(seeds)
+            ]
+    return specs
+
+
+def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]:
+    """Plain training with its loss times the mean weight that re-weighting had at that step, seed by seed.
+
+    The learning rate is the baseline's own and is never multiplied: Adam would make that control unfair.
+    """
+    by_row = {(s.cell, s.label, s.seed): s for s in comparison}
+    controls: list[Spec] = []
+    for (cell, label, seed), spec in by_row.items():
+        plain = by_row.get((cell, BASELINE, seed))
+        if label == question.table.primary and plain is not None:
+            controls.append(dataclasses.replace(plain, label=SCALED_BASELINE, scale_from=spec.id))
+    return controls
+
+
+def _axes(base: Method) -> dict[str, tuple[Any, ...]]:
+    """The hyper-parameters worth searching of every part of a method, by dotted name."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for slot, value in base.parts():
+        for name, values in getattr(value, "search", {}).items():
+            # The method as written comes first, so that trial one is what the user asked for.
+            written = getattr(value, name)
+            axes[f"{slot}.{name}"] = (written, *(v for v in values if v != written))
+    return axes
+
+
+def _with(base: Method, changes: Mapping[str, Any]) -> Method:
+    """The method with some hyper-parameters replaced; a bare name belongs to the objective."""
+    for name, value in changes.items():
+        slot, _, field = name.rpartition(".")
+        slot = slot or "objective"
+        base = dataclasses.replace(base, **{slot: dataclasses.replace(getattr(base, slot), **{field: value})})
+    return base
+
+
+def _rates(count: int) -> tuple[float, ...]:
+    """The learning-rate multipliers: the paper's five, and between and around them when more trials are paid for."""
+    if count <= len(RATE_MULTIPLIERS):
+        return RATE_MULTIPLIERS[:count]
+    extra = count - len(RATE_MULTIPLIERS)
+    # A quarter to twice the rate in equal ratios, at the middles of the steps: none of these is one of the five.
+    finer = (round(0.25 * 8.0 ** ((i + 0.5) / extra), 4) for i in range(extra))
+    return RATE_MULTIPLIERS + tuple(finer)

@@ -1,0 +1,22 @@
+"""Experiments, one file each: the file name is the name on the command line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+
+def names() -> list[str]:
+    """The recipes there are."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
+
+
+def load(name: str) -> ModuleType:
+    """A recipe by name, or an error that suggests a near one."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names())}."
+        raise ValueError(f"there is no recipe named {name!r}. {hint}")
+    return importlib.import_module(f"reweigh.bench.recipes.{name}")

@@ -1,0 +1,148 @@
+"""What the image recipes share: settings, the way from a data set to tensors, and training alone or in groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reweigh.bench import data, models
+from reweigh.bench.loop import fit
+from reweigh.bench.optimizers import Training
+from reweigh.bench.runs import Record, Writer
+from reweigh.bench.seeds import Seeds
+from reweigh.bench.sweep import Member, fit_many, group_key
+from reweigh.bench.task import Task
+from reweigh.method import Method
+
+#: Models whose steps are mostly overhead, so that many at once pay.
+_BATCHED_MODELS = ("mlp", "linear")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """Settings that every supervised recipe has; the fields of `Training` are passed on to it."""
+
+    data: str = "digits"
+    model: str = "mlp"
+    hidden: tuple[int, ...] = (64, 64)
+    head: Literal["linear", "cosine"] = "linear"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    epochs: int = 40
+    schedule: Literal["constant", "cosine", "steps"] = "cosine"
+    milestones: tuple[float, ...] = (0.8, 0.9)
+    warmup: float = 0.0
+    augment: bool = False
+    validation: float = 0.2
+    #: Training examples to draw before anything else is done to them; 0 takes all.
+    rows: int = 0
+
+    def training(self) -> Training:
+        """The part of the settings that says how to train."""
+        names = {field.name for field in dataclasses.fields(Training)}
+        return Training(**{k: v for k, v in dataclasses.asdict(self).items() if k in names})
+
+
+Indices = np.ndarray[Any, Any]
+MakeTask = Callable[[Any, data.Dataset, Seeds], Task]
+Trainee = tuple[Any, Method, int, np.ndarray[Any, Any] | None]
+
+
+class Recipe(NamedTuple):
+    """What the engine calls of a recipe: one training, which may be grouped, and a group of them."""
+
+    train: Callable[[Any, Method, int, Writer, np.ndarray[Any, Any] | None], Iterator[Record]]
+    group: Callable[[Any, Method], str | None]
+    train_group: Callable[[Sequence[Trainee]], Iterator[list[Record]]]
+
+
+def recipe(make_task: MakeTask) -> Recipe:
+    """A supervised recipe, given how it makes its task of a data set and a seed."""
+
+    def train(
+        settings: Supervised, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
+    ) -> Iterator[Record]:
+        seeds = Seeds(seed)
+        task = make_task(settings, load(settings.data), seeds)
+        with seeds.ambient("init"):
+            model = build(settings, task)
+        if settings.model not in _BATCHED_MODELS:
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        augment = data.Augment() if settings.augment else None
+        return fit(task, model, method, settings.training(), seeds, writer, scale=scale, augment=augment)
+
+    def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
+        settings: Supervised = members[0][0]
+        dataset = load(settings.data)
+        task_of = functools.cache(lambda seed: make_task(settings, dataset, Seeds(seed)))
+        trainings = [
+            Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
+            for own, method, seed, scale in members
+        ]
+        return fit_many(trainings, lambda: build(settings, trainings[0].task))
+
+    return Recipe(train, _group, train_group)
+
+
+def _group(settings: Supervised, method: Method) -> str | None:
+    """What trainings must share to run as one program; None where running alone is faster or needed."""
+    if settings.model not in _BATCHED_MODELS or settings.augment or settings.head != "linear":
+        return None
+    key = group_key(method, settings.training())
+    rest = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("lr", "weight_decay")}
+    return None if key is None else f"{key}|{sorted(rest.items())}"
+
+
+def build(settings: Supervised, task: Task) -> nn.Module:
+    """The model of the settings for the task's shapes."""
+    options = {"hidden": settings.hidden} if settings.model == "mlp" else {}
+    return models.build(settings.model, tuple(task.x_train.shape[1:]), len(task.classes), head=settings.head, **options)
+
+
+@functools.cache
+def load(name: str) -> data.Dataset:
+    """The data set, from the folder of official files if one was given, read once a process."""
+    root = os.environ.get("REWEIGH_DATA")
+    return data.load(name, root=Path(root) if root else None)
+
+
+def to_task(
+    dataset: data.Dataset,
+    train: Indices,
+    val: Indices,
+    *,
+    train_labels: np.ndarray[Any, Any] | None = None,
+    noisy: np.ndarray[Any, Any] | None = None,
+) -> Task:
+    """The task on some of the training examples, others held out for validation, and the whole test set.
+
+    Images are normalised by the mean and deviation of all training images; `train_labels` replace the true ones.
+    """
+    mean, deviation = data.pixel_statistics(dataset.x_train)
+
+    def images(part: np.ndarray[Any, Any]) -> Tensor:
+        return data.normalize(data.as_tensor(np.ascontiguousarray(part)), mean, deviation)
+
+    return Task(
+        x_train=images(dataset.x_train[train]),
+        y_train=torch.from_numpy(dataset.y_train[train] if train_labels is None else train_labels),
+        x_val=images(dataset.x_train[val]),
+        y_val=torch.from_numpy(dataset.y_train[val]),
+        x_test=images(dataset.x_test),
+        y_test=torch.from_numpy(dataset.y_test),
+        classes=dataset.classes,
+        noisy=None if noisy is None else torch.from_numpy(noisy),
+    )

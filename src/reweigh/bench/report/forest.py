@@ -1,0 +1,117 @@
+"""Differences to the baseline with their intervals, one line a method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from reweigh.bench.report.numbers import Look, Unit, looks, unit_of
+from reweigh.bench.report.svg import element, linear_ticks
+from reweigh.bench.results import CellResults, Results
+from reweigh.bench.stats import Difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestLine:
+    """One method: its mark on the shared axis, and the numbers beside it."""
+
+    look: Look
+    mark: Markup
+    mean: str
+    interval: str
+    tip: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest:
+    """One cell: its lines and its axis. Marks are placed in percent, so that they fit any width."""
+
+    name: str
+    lines: Sequence[ForestLine]
+    axis: Markup
+
+
+def forest(results: Results) -> list[Forest]:
+    """The forest plot of every cell that has a difference, all on one scale."""
+    cells = [cell for cell in results.cells if cell.differences]
+    if not cells:
+        return []
+    domain = _domain(results, cells)
+    unit, styles = unit_of(results), looks(results)
+    return [
+        Forest(
+            name=cell.cell.name,
+            lines=[_line(styles[label], d, unit, domain) for label, d in cell.differences.items()],
+            axis=_axis(domain, unit),
+        )
+        for cell in cells
+    ]
+
+
+def _domain(results: Results, cells: Sequence[CellResults]) -> tuple[float, float]:
+    """Wide enough for zero, the main rows and most others; what lies beyond is drawn as an arrow."""
+    styles = looks(results)
+    everything = [(label, d) for cell in cells for label, d in cell.differences.items()]
+    ends = [abs(e) for _, d in everything for e in (d.low, d.high, d.mean) if math.isfinite(e)]
+    main = [e for label, d in everything if styles[label].role == "primary" for e in (d.low, d.high)]
+    limit = max(2 * float(np.quantile(ends, 0.85)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
+    inside = [e for _, d in everything for e in (d.low, d.high, d.mean) if abs(e) <= limit]
+    low, high = min(0.0, *inside), max(0.0, *inside)
+    room = 0.04 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _percent(value: float, domain: tuple[float, float]) -> float:
+    return 100 * (value - domain[0]) / (domain[1] - domain[0])
+
+
+def _line(look: Look, d: Difference, unit: Unit, domain: tuple[float, float]) -> ForestLine:
+    def place(value: float) -> str:
+        return f"{min(max(_percent(value, domain), 0.5), 99.5):.2f}%"
+
+    mean, interval = unit.signed(d.mean), unit.interval(d)
+    tip = f"{look.label}: {mean} {interval}, n = {d.n}, p = {d.p:.3g}"
+    tip += f", sign-flip p = {d.p_permutation:.3g}" if d.p_permutation is not None else ""
+    tip += f", Holm p = {d.p_holm:.3g}" if d.p_holm is not None else ", declared beforehand"
+    tip += f", effect size {d.effect:.2f}" if math.isfinite(d.effect) else ""
+    marks = [element("line", class_="zero", x1=place(0), x2=place(0), y1="0", y2="100%")]
+    if math.isfinite(d.low):
+        marks.append(element("line", class_=f"span {look.role}", x1=place(d.low), x2=place(d.high), y1=11, y2=11))
+    marks += [_beyond(end, look.role) for end in ("left", "right") if _outside(d, domain, end)]
+    if domain[0] <= d.mean <= domain[1]:
+        marks.append(element("circle", class_=f"dot {look.role}", cx=place(d.mean), cy=11, r=4.5))
+    mark = element("svg", element("title", tip), *marks, class_="mark", height=22, role="img")
+    return ForestLine(look=look, mark=mark, mean=mean, interval=interval, tip=tip)
+
+
+def _outside(d: Difference, domain: tuple[float, float], end: str) -> bool:
+    return d.low < domain[0] if end == "left" else d.high > domain[1]
+
+
+def _beyond(end: str, role: str) -> Markup:
+    """An arrow at the edge: the interval goes on."""
+    points = "M7 6L1 11L7 16Z" if end == "left" else "M-7 6L-1 11L-7 16Z"
+    return element(
+        "svg", element("path", d=points, class_=f"dot {role}"), x="0%" if end == "left" else "100%", overflow="visible"
+    )
+
+
+def _axis(domain: tuple[float, float], unit: Unit) -> Markup:
+    marks: list[Markup] = []
+    for value in linear_ticks(*domain, 4):
+        at = f"{_percent(value, domain):.2f}%"
+        marks.append(element("line", class_="axis", x1=at, x2=at, y1=0, y2=5))
+        label = "0" if abs(value) < 1e-12 else f"{value * unit.scale:+.4g}".replace("-", "−")
+        marks.append(element("text", label, x=at, y=18, class_="tick", text_anchor="middle"))
+    return element(
+        "svg",
+        element("line", class_="axis", x1="0%", x2="100%", y1=0.5, y2=0.5),
+        *marks,
+        class_="mark",
+        height=22,
+        aria_hidden="true",
+    )

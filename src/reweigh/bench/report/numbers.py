@@ -1,0 +1,91 @@
+"""How numbers are written: the unit of the metric, and how each method looks."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reweigh.bench import plan
+from reweigh.bench.results import Results
+from reweigh.bench.stats import Difference
+
+#: Metrics that are shares of one, and are written in percent.
+_SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """A metric's unit: recorded numbers times `scale`, with so many digits."""
+
+    scale: float
+    digits: int
+    points: str = ""
+    sign: str = ""
+
+    def value(self, number: float) -> str:
+        """A number of the metric."""
+        return f"{number * self.scale:.{self.digits}f}"
+
+    def signed(self, number: float) -> str:
+        """A difference of the metric."""
+        return f"{number * self.scale:+.{self.digits}f}"
+
+    def interval(self, difference: Difference) -> str:
+        """The 95 % interval of a difference."""
+        if not math.isfinite(difference.low):
+            return "[?]"
+        return f"[{self.signed(difference.low)}, {self.signed(difference.high)}]"
+
+    def tick(self, number: float) -> str:
+        """A number on an axis."""
+        return f"{number * self.scale:.4g}{self.sign}"
+
+
+def unit(metric: str, values: Iterable[float]) -> Unit:
+    """The unit for a metric's recorded values."""
+    finite = [v for v in values if math.isfinite(v)]
+    if any(share in metric.rpartition("/")[2] for share in _SHARES) and all(0 <= v <= 1 for v in finite):
+        return Unit(scale=100.0, digits=2, points=" points", sign=" %")
+    typical = statistics.median([abs(v) for v in finite if v]) if any(finite) else 1.0
+    return Unit(scale=1.0, digits=min(max(3 - math.floor(math.log10(typical)), 0), 6))
+
+
+def unit_of(results: Results) -> Unit:
+    """The unit of an experiment's metric."""
+    return unit(results.table.metric, (v for cell in results.cells for row in cell.rows.values() for v in row.values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a method appears in every figure: the role that gives its colour, and a key that scripts can find."""
+
+    label: str
+    role: str
+    key: str
+
+    @property
+    def main(self) -> bool:
+        """Whether it is one of the rows that the question is about."""
+        return self.role != "other"
+
+
+def looks(results: Results) -> dict[str, Look]:
+    """Every row that occurs in some cell, in the table's order."""
+    order = [*results.table.methods, plan.NORMALISED, plan.SCALED_BASELINE]
+    found = {label for cell in results.cells for label in cell.rows}
+    labels = [label for label in order if label in found] + sorted(found - set(order))
+    roles = {
+        plan.BASELINE: "baseline",
+        results.table.primary: "primary",
+        plan.NORMALISED: "normalised",
+        plan.SCALED_BASELINE: "scaled",
+    }
+    return {label: Look(label=label, role=roles.get(label, "other"), key=f"m{i}") for i, label in enumerate(labels)}
+
+
+def typeset(text: str) -> str:
+    """A real minus in front of numbers, for pages."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", text)

@@ -1,0 +1,120 @@
+"""The page: everything above put into one template."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from reweigh.bench import plan
+from reweigh.bench.report.by_setting import by_setting
+from reweigh.bench.report.classes import classes
+from reweigh.bench.report.curves import curves
+from reweigh.bench.report.forest import forest
+from reweigh.bench.report.numbers import looks, typeset
+from reweigh.bench.report.tabulate import grid, mean_text, title
+from reweigh.bench.report.tuning import tuning
+from reweigh.bench.report.verdict import BASELINE_NAME, verdict
+from reweigh.bench.report.weights import weights
+from reweigh.bench.results import Results
+from reweigh.bench.runs import write_atomically
+
+
+def write(results: Sequence[Results], path: Path) -> Path:
+    """Write the page of one or several experiments.
+
+    Parameters
+    ----------
+    results
+        What `reweigh.bench.results.collect` found.
+    path
+        The file to write; it is either whole or as it was before.
+
+    Returns
+    -------
+    Path
+        The same path.
+    """
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["typeset"] = typeset
+    page = environment.get_template("page.html").render(
+        experiments=[_experiment(one, f"e{i}") for i, one in enumerate(results)],
+        style=(folder / "page.css").read_text(),
+        script=(folder / "page.js").read_text(),
+        mean_text=mean_text,
+        baseline=plan.BASELINE,
+        baseline_name=BASELINE_NAME,
+    )
+    write_atomically(path, page)
+    return path
+
+
+def _experiment(results: Results, key: str) -> dict[str, Any]:
+    """All that the template shows of one experiment."""
+    return {
+        "key": key,
+        "title": title(results),
+        "results": results,
+        "table": results.table,
+        "looks": list(looks(results).values()),
+        "verdict": verdict(results),
+        "grid": grid(results),
+        "forests": forest(results),
+        "curves": curves(results),
+        "weights": weights(results),
+        "classes": classes(results),
+        "tuning": tuning(results),
+        "by_setting": by_setting(results),
+        "stand_ins": sorted({cell.cell.stand_in for cell in results.cells if cell.cell.stand_in}),
+        "missing": _missing(results),
+        "provenance": _provenance(results),
+    }
+
+
+def _missing(results: Results) -> list[str]:
+    """What the recipe's table asks for and these runs do not have."""
+    found = {cell.cell.name: cell for cell in results.cells}
+    lines: list[str] = []
+    for cell in results.table.cells:
+        if cell.name not in found:
+            lines.append(f"{cell.name}: no finished run.")
+            continue
+        rows = found[cell.name].rows
+        absent = [m for m in (*results.table.methods, plan.NORMALISED, plan.SCALED_BASELINE) if m not in rows]
+        if absent:
+            lines.append(f"{cell.name}: {', '.join(absent)}.")
+        seeds = {label: len(row.outcomes) for label, row in rows.items()}
+        short = [f"{label} ({n})" for label, n in seeds.items() if n < max(seeds.values())]
+        if short:
+            lines.append(f"{cell.name}: fewer than {max(seeds.values())} seeds for {', '.join(short)}.")
+    return lines
+
+
+def _provenance(results: Results) -> dict[str, Any]:
+    known = results.provenance
+    finished = known.get("finished")
+    unfinished: dict[tuple[str, str, str], list[int]] = {}
+    for run in results.unfinished:
+        unfinished.setdefault((run.spec.cell, run.spec.label, run.spec.stage), []).append(run.spec.seed)
+    return {
+        **known,
+        "finished": None if finished is None else " to ".join(dict.fromkeys(map(_moment, finished))),
+        "unfinished": [
+            f"{cell}: {label}, " + ("tuning" if stage == "tune" else f"seeds {', '.join(map(str, sorted(seeds)))}")
+            for (cell, label, stage), seeds in sorted(unfinished.items())
+        ],
+    }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

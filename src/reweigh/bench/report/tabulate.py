@@ -1,0 +1,233 @@
+"""The table as values, and as Markdown, LaTeX and CSV text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from reweigh.bench import stats
+from reweigh.bench.report.numbers import Look, Unit, looks, unit_of
+from reweigh.bench.results import CellResults, Results, Row
+from reweigh.bench.stats import Conclusion, Difference
+
+Format = Literal["markdown", "latex", "csv"]
+#: Beside a number: better or worse than the baseline after correction. Nothing means no evidence.
+MARKS: dict[Conclusion, str] = {"better": "▲", "worse": "▼", "no evidence": "", "too few pairs": ""}
+_LATEX_MARKS = {"▲": r"$^{\uparrow}$", "▼": r"$^{\downarrow}$", "": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One method in one cell, summed up."""
+
+    row: Row
+    n: int
+    diverged: int
+    mean: float
+    sd: float
+    last_mean: float
+    last_sd: float
+    difference: Difference | None
+    conclusion: Conclusion | None
+    paper: float | None
+
+    @property
+    def mark(self) -> str:
+        """Better or worse than the baseline, as a symbol."""
+        return MARKS[self.conclusion] if self.conclusion else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """All entries of an experiment: rows by label, and under each one entry a cell (None where it was not run)."""
+
+    title: str
+    unit: Unit
+    cells: Sequence[CellResults]
+    rows: Sequence[tuple[Look, Sequence[Entry | None]]]
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds that most entries have."""
+        return statistics.mode(self._counts() or [0])
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some entries have another number of seeds."""
+        return len(set(self._counts())) > 1
+
+    def _counts(self) -> list[int]:
+        return [entry.n for _, entries in self.rows for entry in entries if entry]
+
+
+def grid(results: Results) -> Grid:
+    """The table of an experiment."""
+    return Grid(
+        title=title(results),
+        unit=unit_of(results),
+        cells=results.cells,
+        rows=[
+            (look, [_entry(results, cell, label) for cell in results.cells]) for label, look in looks(results).items()
+        ],
+    )
+
+
+def title(results: Results) -> str:
+    """The experiment's name, with what sets it apart from others in the same folder."""
+    return f"{results.table.title} · {results.variant}" if results.variant else results.table.title
+
+
+def tables(results: Sequence[Results], fmt: Format) -> str:
+    """The tables of several experiments as text.
+
+    Parameters
+    ----------
+    results
+        What `reweigh.bench.results.collect` found.
+    fmt
+        `"markdown"` and `"latex"` have one column a cell; `"csv"` has one line for each method in each cell, with all
+        numbers unrounded in the metric's recorded unit.
+
+    Returns
+    -------
+    str
+        The text, with a newline at its end.
+    """
+    writers = {"markdown": _markdown, "latex": _latex, "csv": _csv}
+    if fmt not in writers:
+        raise ValueError(f"`fmt` must be one of {', '.join(map(repr, writers))}, got {fmt!r}.")
+    return writers[fmt](results)
+
+
+def _entry(results: Results, cell: CellResults, label: str) -> Entry | None:
+    row = cell.rows.get(label)
+    if row is None:
+        return None
+    values, last = row.values, row.last_values
+    difference = cell.differences.get(label)
+    return Entry(
+        row=row,
+        n=len(values),
+        diverged=sum(not math.isfinite(v) for v in values),
+        **dict(zip(("mean", "sd"), _mean_and_sd(values), strict=True)),
+        **dict(zip(("last_mean", "last_sd"), _mean_and_sd(last), strict=True)),
+        difference=difference,
+        conclusion=difference and difference.conclusion(smallest=results.table.smallest),
+        paper=row.paper,
+    )
+
+
+def _mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """NaN for both where a run diverged: a mean over the survivors would flatter the method."""
+    return stats.mean_and_sd(values) if all(map(math.isfinite, values)) else (math.nan, math.nan)
+
+
+def mean_text(mean: float, sd: float, unit: Unit) -> str:
+    """`85.32 ± 1.20`, or the mean alone of a single seed."""
+    if math.isnan(mean):
+        return "diverged"
+    return unit.value(mean) if math.isnan(sd) else f"{unit.value(mean)} ± {unit.value(sd)}"
+
+
+def _cell_text(entry: Entry | None, unit: Unit) -> str:
+    """An entry in one line: mean, deviation, mark, difference, interval, and the paper's figure."""
+    if entry is None:
+        return ""
+    text = mean_text(entry.mean, entry.sd, unit) + (f" {entry.mark}" if entry.mark else "")
+    if entry.difference is not None:
+        text += f" ({unit.signed(entry.difference.mean)} {unit.interval(entry.difference)})"
+    return text if entry.paper is None else f"{text}; paper {entry.paper:.{unit.digits}f}"
+
+
+def _legend(results: Results, grid: Grid) -> list[str]:
+    table = results.table
+    seeds = f"{grid.seeds}{' (mostly)' if grid.uneven else ''}"
+    found = [
+        f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
+        f"seeds; in brackets the paired difference to the baseline with its 95 % interval.",
+        f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
+        f"(Holm) for all rows but {table.primary}, which was declared beforehand.",
+    ]
+    stand_ins = sorted({cell.cell.stand_in for cell in results.cells if cell.cell.stand_in})
+    return found + [f"Our data stand in for the paper's, so its figures belong to: {s}." for s in stand_ins]
+
+
+def _markdown(results: Sequence[Results]) -> str:
+    parts: list[str] = []
+    for one in results:
+        found = grid(one)
+        head = ["method", *(cell.cell.name for cell in found.cells)]
+        lines = [head, ["---"] * len(head)]
+        lines += [[look.label, *(_cell_text(e, found.unit) for e in entries)] for look, entries in found.rows]
+        body = "\n".join("| " + " | ".join(_escape_markdown(text) for text in line) + " |" for line in lines)
+        legend = "\n".join(_escape_markdown(line) + "  " for line in _legend(one, found)).rstrip()
+        parts.append(f"## {_escape_markdown(found.title)}\n\n{body}\n\n{legend}\n")
+    return "\n".join(parts)
+
+
+def _latex(results: Sequence[Results]) -> str:
+    parts: list[str] = []
+    for one in results:
+        found = grid(one)
+        lines = [
+            f"% {found.title}".replace("\n", " "),
+            rf"\begin{{tabular}}{{l{'l' * len(found.cells)}}}",
+            r"\toprule",
+            " & ".join(["method", *(_escape_latex(cell.cell.name) for cell in found.cells)]) + r" \\",
+            r"\midrule",
+        ]
+        for look, entries in found.rows:
+            cells = (_escape_latex(_cell_text(entry, found.unit)) for entry in entries)
+            lines.append(" & ".join([rf"\texttt{{{_escape_latex(look.label)}}}", *cells]) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [f"% {line}" for line in _legend(one, found)]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+_COLUMNS = (
+    *("recipe", "variant", "cell", "label", "method", "lr", "metric", "n", "diverged"),
+    *("mean", "sd", "last_mean", "last_sd", "difference", "low", "high", "effect", "p", "p_permutation", "p_holm"),
+    *("conclusion", "paper", "stand_in"),
+)
+
+
+def _csv(results: Sequence[Results]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for one in results:
+        found = grid(one)
+        for i, cell in enumerate(found.cells):
+            writer.writerows(
+                _csv_line(one, cell, look, entries[i]) for look, entries in found.rows if entries[i] is not None
+            )
+    return text.getvalue()
+
+
+def _csv_line(results: Results, cell: CellResults, look: Look, entry: Entry | None) -> list[object]:
+    assert entry is not None
+    d = entry.difference
+    compared = [""] * 7 if d is None else [d.mean, d.low, d.high, d.effect, d.p, d.p_permutation, d.p_holm]
+    line = [
+        *(results.recipe, results.variant, cell.cell.name, look.label, entry.row.method, entry.row.lr),
+        *(results.table.metric, entry.n, entry.diverged, entry.mean, entry.sd, entry.last_mean, entry.last_sd),
+        *compared,
+        *(entry.conclusion, entry.paper, cell.cell.stand_in),
+    ]
+    return ["" if value is None else value for value in line]
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\`*_<>|" else c for c in text)
+
+
+def _escape_latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {c: f"\\{c}" for c in "&%$#_"} | {"±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$"}
+    return "".join(special.get(c) or _LATEX_MARKS.get(c, c) for c in text)

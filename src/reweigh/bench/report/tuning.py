@@ -1,0 +1,117 @@
+"""The tuning surface: validation score by hyper-parameter and learning rate, as far as trials were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from reweigh.bench import plan
+from reweigh.bench.report import svg
+from reweigh.bench.report.numbers import Unit, unit
+from reweigh.bench.report.panels import Group, Panel
+from reweigh.bench.results import CellResults, Outcome, Results
+from reweigh.method import method
+
+Parameters = Mapping[str, object]
+
+
+def tuning(results: Results) -> list[Group]:
+    """One panel a cell: the trials of the primary row, and of the baseline beneath them."""
+    groups = [(cell.cell.name, _panel(results, cell)) for cell in results.cells]
+    return [Group(name=name, panels=[panel]) for name, panel in groups if panel]
+
+
+def _panel(results: Results, cell: CellResults) -> Panel | None:
+    trials = [o for o in cell.tuning if o.run.spec.label == results.table.primary]
+    plain = [o for o in cell.tuning if o.run.spec.label == plan.BASELINE]
+    if len(trials) < 2:
+        return None
+    name = _moving(trials)
+    scores: dict[tuple[str, float], float] = {}
+    for outcome in trials:
+        value = _parameters(outcome).get(name, "") if name else ""
+        _keep_best(results, scores, (_row_name(name, value, results.table.primary), _rate(outcome)), outcome)
+    for outcome in plain:
+        _keep_best(results, scores, (plan.BASELINE, _rate(outcome)), outcome)
+    rates = sorted({rate for _, rate in scores})
+    names = sorted({row for row, _ in scores if row != plan.BASELINE}, key=_by_number, reverse=True)
+    rows = ([plan.BASELINE] if plain else []) + names
+    title = f"{results.table.select} of each trial"
+    return Panel(title=title, markup=_surface(results, cell, scores, rows, rates, title))
+
+
+def _surface(
+    results: Results,
+    cell: CellResults,
+    scores: Mapping[tuple[str, float], float],
+    rows: Sequence[str],
+    rates: Sequence[float],
+    title: str,
+) -> svg.Markup:
+    written: Unit = unit(results.table.select, scores.values())
+    low, high = min(scores.values()), max(scores.values())
+    frame = svg.Frame(
+        x_domain=(-0.5 if max(map(len, rows)) > 6 else 0, len(rates)),
+        y_domain=(0, len(rows)),
+        height=56 + 30 * len(rows),
+    )
+    tiles: list[str] = []
+    for j, row in enumerate(rows):
+        tiles.append(svg.text(frame.x(0) - 6, frame.y(j + 0.5) + 4, row, class_="tick", anchor="end"))
+        for i, rate in enumerate(rates):
+            score = scores.get((row, rate))
+            share = None if score is None else (score - low) / ((high - low) or 1.0)
+            if share is not None and results.table.smallest:
+                share = 1.0 - share
+            words = "" if score is None else f"{score * written.scale:.4g}"
+            tip = f"{row}, lr {rate:g}: {'not tried' if score is None else words + written.sign}"
+            tiles.append(svg.tile(frame, (i, i + 1), (j, j + 1), share, words, tip))
+    return svg.chart(
+        frame,
+        *tiles,
+        title=f"{title}, {cell.cell.name}",
+        description=f"{len(scores)} trials, scores from {written.value(low)} to {written.value(high)}.",
+        x_label="learning rate",
+        x_ticks=[i + 0.5 for i in range(len(rates))],
+        x_format=lambda at: f"{rates[int(at)]:g}",
+        y_ticks=[],
+    )
+
+
+def _keep_best(results: Results, scores: dict[tuple[str, float], float], key: tuple[str, float], o: Outcome) -> None:
+    score = float(o.records[o.chosen][results.table.select])
+    if score == score and (key not in scores or results.table.best([scores[key], score]) == 1):
+        scores[key] = score
+
+
+def _moving(trials: Sequence[Outcome]) -> str | None:
+    """The hyper-parameter that was searched: tau if it moves, else the first that does."""
+    seen = [_parameters(outcome) for outcome in trials]
+    names = [name for name in seen[0] if len({repr(values.get(name)) for values in seen}) > 1]
+    return "tau" if "tau" in names else names[0] if names else None
+
+
+def _parameters(outcome: Outcome) -> Parameters:
+    """The hyper-parameters of a run's method; none if its text no longer means anything."""
+    try:
+        parts = method(outcome.run.spec.method).parts()
+    except ValueError:
+        return {}
+    return {field.name: getattr(part, field.name) for _, part in parts for field in fields(part) if field.init}
+
+
+def _rate(outcome: Outcome) -> float:
+    return round(float(outcome.run.spec.settings.get("lr", 0.0)), 10)
+
+
+def _row_name(name: str | None, value: object, label: str) -> str:
+    if name is None:
+        return label
+    return f"{name} {value:g}" if isinstance(value, (int, float)) else f"{name} {value}"
+
+
+def _by_number(name: str) -> tuple[float, str]:
+    try:
+        return float(name.rpartition(" ")[2]), name
+    except ValueError:
+        return 0.0, name

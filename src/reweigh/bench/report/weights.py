@@ -1,0 +1,101 @@
+"""What the weights of the primary row did: their distribution, how many were clipped, and who got them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from reweigh.bench.report import svg
+from reweigh.bench.report.curves import lines
+from reweigh.bench.report.panels import Group, Panel, Series, series, shown_epochs
+from reweigh.bench.results import CellResults, Results, Row
+from reweigh.bench.runs import Record
+
+_BINS = 24
+
+
+def weights(results: Results) -> list[Group]:
+    """For each cell: distribution over epochs, mean weight, clip share, clean against noisy."""
+    groups: list[Group] = []
+    for cell in results.cells:
+        row = cell.rows.get(results.table.primary)
+        if row is not None:
+            panels = [_distribution(row, cell), _mean(row, cell), _shares(row, cell), _noise(row, cell)]
+            groups.append(Group(name=cell.cell.name, panels=[panel for panel in panels if panel]))
+    return [group for group in groups if group.panels]
+
+
+def _distribution(row: Row, cell: CellResults) -> Panel | None:
+    runs = [outcome.records for outcome in row.outcomes.values()]
+    kept = shown_epochs(min(len(records) for records in runs))
+    chosen = [[records[i] for i in kept] for records in runs]
+    flat = [record for records in chosen for record in records]
+    if len(kept) < 2 or not all("weights/histogram" in record for record in flat):
+        return None
+    low = min(float(record["weights/min"]) for record in flat)
+    high = max(float(record["weights/max"]) for record in flat)
+    if not high > low:
+        return None
+    edges = np.linspace(low, high, _BINS + 1)
+    shares = np.mean([[_rebinned(record, edges) for record in records] for records in chosen], axis=0)
+    epochs = [float(record.get("epoch", i + 1)) for i, record in zip(kept, chosen[0], strict=True)]
+    frame = svg.Frame(x_domain=(epochs[0], epochs[-1]), y_domain=(low, high))
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(epochs)]
+    # A square root keeps the thin tail visible beside the bulk at the smallest weight.
+    heat = svg.shades(frame, [epochs[0], *middles, epochs[-1]], edges.tolist(), np.sqrt(shares / shares.max()))
+    title = "distribution of weights"
+    last = f"Share of training examples by weight, from {low:.3g} to {high:.3g}; darker is more."
+    return Panel(
+        title=title,
+        markup=svg.chart(
+            frame, heat, title=f"{title}, {cell.cell.name}", description=last, x_label="epoch", y_format="{:.3g}".format
+        ),
+    )
+
+
+def _rebinned(record: Record, edges: np.ndarray) -> np.ndarray:
+    """An epoch's histogram, which spans its own range, as shares on the common edges."""
+    counts = np.asarray(record["weights/histogram"], np.float64)
+    low, high = float(record["weights/min"]), float(record["weights/max"])
+    own = np.linspace(low, max(high, low + 1e-9 * max(1.0, abs(low))), len(counts) + 1)
+    below = np.concatenate([[0.0], np.cumsum(counts)]) / max(counts.sum(), 1.0)
+    return np.diff(np.interp(edges, own, below))
+
+
+def _mean(row: Row, cell: CellResults) -> Panel | None:
+    return _lines("mean weight", cell, {"mean weight": series(row, "weights/mean")}, ["primary"], short=True)
+
+
+def _shares(row: Row, cell: CellResults) -> Panel | None:
+    found = {"clipped": series(row, "weights/clip_share"), "effective": series(row, "weights/ess_share")}
+    return _lines(
+        "share clipped, and effective sample size as a share", cell, found, ["primary", "second"], percent=True
+    )
+
+
+def _noise(row: Row, cell: CellResults) -> Panel | None:
+    found = {"noisy": series(row, "weights/noisy"), "clean": series(row, "weights/clean")}
+    return _lines("mean weight of noisy and of clean examples", cell, found, ["noisy", "clean"])
+
+
+def _lines(
+    title: str,
+    cell: CellResults,
+    found: dict[str, Series | None],
+    roles: Sequence[str],
+    *,
+    percent: bool = False,
+    short: bool = False,
+) -> Panel | None:
+    recorded = {name: values for name, values in found.items() if values and len(values.epochs) > 1}
+    if not recorded:
+        return None
+    by_name = dict(zip(found, roles, strict=True))
+    shown = {"" if short else name: values for name, values in recorded.items()}
+    tick = (lambda v: f"{v * 100:.3g} %") if percent else "{:.4g}".format
+    return Panel(
+        title=title,
+        markup=lines(shown, title, cell.cell.name, {("" if short else name): by_name[name] for name in recorded}, tick),
+    )

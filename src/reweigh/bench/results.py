@@ -1,0 +1,242 @@
+"""What finished runs say, as values: a pure function of what is on disk, and never of a training."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench import plan, recipes, stats
+from reweigh.bench.environment import environment
+from reweigh.bench.recipes._table import Cell, Table
+from reweigh.bench.runs import Record, Run, load_runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One finished run: its number at the chosen epoch and at the last one, and all its records."""
+
+    run: Run
+    records: Sequence[Record]
+    chosen: int
+    value: float
+    last: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One method in one cell, over its seeds, all with the same tuned hyper-parameters."""
+
+    label: str
+    outcomes: Mapping[int, Outcome]
+    paper: float | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """The reported number of each seed, in the order of seeds."""
+        return [self.outcomes[seed].value for seed in sorted(self.outcomes)]
+
+    @property
+    def last_values(self) -> list[float]:
+        """The same at the last epoch."""
+        return [self.outcomes[seed].last for seed in sorted(self.outcomes)]
+
+    @property
+    def method(self) -> str:
+        """The method's text as it was run."""
+        return next(iter(self.outcomes.values())).run.spec.method
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate it was run with."""
+        return next(iter(self.outcomes.values())).run.spec.settings.get("lr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResults:
+    """One column: its rows, how each differs from the baseline, and the tuning trials behind them."""
+
+    cell: Cell
+    rows: Mapping[str, Row]
+    differences: Mapping[str, stats.Difference]
+    tuning: Sequence[Outcome] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure that a recipe adds to its report: a title, markup that is placed as it is, and what it shows."""
+
+    title: str
+    markup: str
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """A whole experiment as far as it is finished.
+
+    `variant` says which settings differ where one folder holds the recipe with several; `superseded` are finished runs
+    that a later tuning has replaced; `extra` are the recipe's own figures.
+    """
+
+    recipe: str
+    table: Table
+    cells: Sequence[CellResults]
+    unfinished: Sequence[Run]
+    variant: str = ""
+    superseded: Sequence[Run] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Sequence[Figure] = ()
+
+
+def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
+    """The results of every recipe that has runs under a folder.
+
+    Parameters
+    ----------
+    root
+        The folder of runs.
+    preset
+        Which of the recipe's tables gives order, names and the paper's figures.
+    """
+    by_recipe: dict[str, list[Run]] = collections.defaultdict(list)
+    for run in load_runs(root):
+        by_recipe[run.spec.recipe].append(run)
+    found: list[Results] = []
+    for name, runs in sorted(by_recipe.items()):
+        recipe: Any = recipes.load(name)
+        table: Table = recipe.table(preset)
+        for variant, members in _variants(table, runs).items():
+            results = _results(name, table, variant, members)
+            extra = recipe.figures(results) if hasattr(recipe, "figures") else ()
+            found.append(replace(results, extra=tuple(extra)))
+    return found
+
+
+def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that may stand in one table: those whose settings differ in tuning and in what makes the cells only."""
+    free = {"lr", *(name for cell in table.cells for name in cell.settings)}
+    groups: dict[str, list[Run]] = collections.defaultdict(list)
+    for run in runs:
+        fixed = {name: value for name, value in run.spec.settings.items() if name not in free}
+        groups[json.dumps(fixed, sort_keys=True)].append(run)
+    parsed = [json.loads(text) for text in groups]
+    names = sorted({name for settings in parsed for name in settings})
+    differing = [name for name in names if len({json.dumps(settings.get(name)) for settings in parsed}) > 1]
+    return {
+        ", ".join(f"{name}={settings.get(name)}" for name in differing): members
+        for settings, members in zip(parsed, groups.values(), strict=True)
+    }
+
+
+def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Results:
+    done = [run for run in runs if run.done and run.summary()["records"]]
+    table = replace(table, primary=_primary(table, done))
+    current = _current(done)
+    finished, used = ({run.directory for run in some} for some in (done, current))
+    known = {cell.name: cell for cell in table.cells}
+    names = [name for name in known if any(run.spec.cell == name for run in current)]
+    names += sorted({run.spec.cell for run in current} - set(known))
+    return Results(
+        recipe=recipe,
+        table=table,
+        variant=variant,
+        cells=[
+            _cell(table, known.get(name) or Cell(name=name, settings={}), [r for r in current if r.spec.cell == name])
+            for name in names
+        ],
+        unfinished=[run for run in runs if run.directory not in finished],
+        superseded=[run for run in done if run.directory not in used],
+        provenance=_provenance(done),
+    )
+
+
+def _primary(table: Table, runs: Sequence[Run]) -> str:
+    """The row declared beforehand: the table's, or, where other methods were asked for, the one with controls."""
+    labels = {run.spec.id: run.spec.label for run in runs if run.spec.stage == "final"}
+    if table.primary in labels.values():
+        return table.primary
+    sources = [labels[run.spec.scale_from] for run in runs if run.spec.scale_from in labels]
+    return sources[0] if sources else table.primary
+
+
+def _current(runs: Sequence[Run]) -> list[Run]:
+    """Without the runs of a row that were tuned otherwise: the tuning with most seeds stays, then the newest."""
+    tunings: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        if run.spec.stage == "final" and run.spec.scale_from is None:
+            tuning = f"{run.spec.method} {run.spec.settings.get('lr')}"
+            row = tunings.setdefault((run.spec.cell, run.spec.label), {})
+            row.setdefault(tuning, []).append(run)
+    kept = {run.spec.id for row in tunings.values() for run in max(row.values(), key=_seeds_then_age)}
+    return [run for run in runs if run.spec.stage == "tune" or run.spec.id in kept or run.spec.scale_from in kept]
+
+
+def _seeds_then_age(runs: Sequence[Run]) -> tuple[int, float]:
+    return len(runs), max(float(run.summary().get("finished", 0.0)) for run in runs)
+
+
+def _cell(table: Table, cell: Cell, runs: Sequence[Run]) -> CellResults:
+    found: dict[str, dict[int, Outcome]] = {}
+    tuning: list[Outcome] = []
+    for run in runs:
+        outcome = _outcome(table, run)
+        if run.spec.stage == "tune":
+            tuning.append(outcome)
+        else:
+            found.setdefault(run.spec.label, {})[run.spec.seed] = outcome
+    order = [*table.methods, plan.NORMALISED, plan.SCALED_BASELINE]
+    labels = sorted(found, key=lambda label: (order.index(label) if label in order else len(order), label))
+    rows = {label: Row(label=label, outcomes=found[label], paper=cell.paper.get(label)) for label in labels}
+    return CellResults(cell=cell, rows=rows, differences=_differences(table, rows), tuning=tuning)
+
+
+def _outcome(table: Table, run: Run) -> Outcome:
+    records = run.records()
+    chosen = table.best([float(record[table.select]) for record in records])
+    return Outcome(
+        run=run,
+        records=records,
+        chosen=chosen,
+        value=float(records[chosen][table.metric]),
+        last=float(records[-1][table.metric]),
+    )
+
+
+def _differences(table: Table, rows: Mapping[str, Row]) -> dict[str, stats.Difference]:
+    """Every row against the baseline, on the seeds both have."""
+    baseline = rows.get(plan.BASELINE)
+    if baseline is None:
+        return {}
+    found: dict[str, stats.Difference] = {}
+    for label, row in rows.items():
+        seeds = sorted(set(row.outcomes) & set(baseline.outcomes))
+        if label == plan.BASELINE or not seeds:
+            continue
+        ours = [row.outcomes[s].value for s in seeds]
+        theirs = [baseline.outcomes[s].value for s in seeds]
+        if all(math.isfinite(v) for v in ours + theirs):  # a diverged row is reported as such
+            found[label] = stats.paired(ours, theirs, primary=label == table.primary)
+    return stats.corrected(found)
+
+
+def _provenance(runs: Sequence[Run]) -> dict[str, Any]:
+    """Where the numbers come from: the environments the runs recorded, their time, and their common settings."""
+    summaries = [run.summary() for run in runs]
+    recorded = {json.dumps(s["environment"], sort_keys=True) for s in summaries if "environment" in s}
+    finished = [float(s["finished"]) for s in summaries if "finished" in s]
+    settings = [dict(run.spec.settings) for run in runs]
+    common = settings[0] if settings else {}
+    return {
+        "recorded": bool(recorded),
+        "environments": [json.loads(text) for text in sorted(recorded)] or [environment()],
+        "runs": len(runs),
+        "tuning_runs": sum(run.spec.stage == "tune" for run in runs),
+        "compute_hours": sum(float(s.get("seconds", 0.0)) for s in summaries) / 3600,
+        "finished": (min(finished), max(finished)) if finished else None,
+        "settings": {k: v for k, v in common.items() if all(k in other and other[k] == v for other in settings)},
+    }

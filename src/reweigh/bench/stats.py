@@ -1,0 +1,196 @@
+"""Honest statistics: paired by seed, intervals first, and "no evidence" is a verdict.
+
+The comparison that counts is declared before any run: the tuned method against tuned plain training. All others in
+the same table are corrected for their number (Holm). What scipy and statsmodels do is left to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+Conclusion = Literal["better", "no evidence", "worse", "too few pairs"]
+
+#: Below this many pairs a sign-flip test cannot reach p < 0.005 and says little.
+_LEAST_FOR_PERMUTATION = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How two methods differ over the same seeds: `mean` is ours minus the baseline's.
+
+    `low` and `high` are the ends of the 95 % interval, `effect` the mean in units of the differences' standard
+    deviation, `p` the paired t-test's, `p_permutation` the sign-flip test's (None with few pairs), `p_holm` the
+    t-test's corrected for the number of comparisons (None where the comparison was declared beforehand).
+    """
+
+    n: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+    effect: float
+    p: float
+    p_permutation: float | None = None
+    p_holm: float | None = None
+    primary: bool = False
+
+    @property
+    def decisive_p(self) -> float:
+        """The p-value the verdict rests on."""
+        return self.p if self.primary or self.p_holm is None else self.p_holm
+
+    def conclusion(self, *, smallest: bool = False) -> Conclusion:
+        """What the numbers allow to say; with `smallest`, less is better."""
+        if self.n < 2:
+            return "too few pairs"
+        if self.decisive_p >= 0.05 or self.low <= 0 <= self.high:
+            return "no evidence"
+        return "better" if (self.mean > 0) != smallest else "worse"
+
+    def verdict(
+        self,
+        ours: str,
+        baseline: str,
+        metric: str,
+        *,
+        scale: float = 1.0,
+        unit: str = "",
+        digits: int = 2,
+        smallest: bool = False,
+    ) -> str:
+        """One plain sentence; `scale` and `unit` turn shares into points, `smallest` says that less is better."""
+        conclusion = self.conclusion(smallest=smallest)
+        if conclusion == "too few pairs":
+            return f"One pair says nothing about {ours} against {baseline}: run more seeds."
+        mean, low, high = (f"{value * scale:+.{digits}f}" for value in (self.mean, self.low, self.high))
+        span = f"{mean}{unit} [{low}, {high}], n = {self.n}"
+        if conclusion == "no evidence":
+            return f"No evidence of a difference in {metric} between {ours} and {baseline}: {span}."
+        word = "improves on" if conclusion == "better" else "is worse than"
+        return f"{ours} {word} {baseline} in {metric}: {span}."
+
+
+def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = False) -> Difference:
+    """The difference of two methods over the same seeds, in the same order.
+
+    Parameters
+    ----------
+    ours, baseline
+        One number a seed.
+    primary
+        Whether this comparison was declared before the runs, and so needs no correction.
+
+    Returns
+    -------
+    Difference
+        Mean, sample standard deviation, 95 % paired-t interval, effect size and p-values.
+
+    Examples
+    --------
+    >>> d = paired([0.82, 0.85, 0.88], [0.80, 0.84, 0.85])
+    >>> round(d.mean, 4), round(d.low, 4), round(d.high, 4)
+    (0.02, -0.0048, 0.0448)
+    """
+    differences = _differences(ours, baseline)
+    n = len(differences)
+    mean = float(differences.mean())
+    if n < 2:
+        return Difference(n=n, mean=mean, sd=np.nan, low=-np.inf, high=np.inf, effect=np.nan, p=1.0, primary=primary)
+    sd = float(differences.std(ddof=1))
+    if sd <= 1e-12 * float(np.abs(ours).max()):
+        # Identical differences: the t statistic is 0/0 or infinite, and two equal pairs are no proof. What is left
+        # is the smallest p a sign-flip test can have.
+        p, effect = (1.0, np.nan) if mean == 0 else (2.0 ** (1 - n), float(np.copysign(np.inf, mean)))
+        return Difference(n=n, mean=mean, sd=0.0, low=mean, high=mean, effect=effect, p=p, primary=primary)
+    test: Any = stats.ttest_1samp(differences, 0.0)
+    low, high = (float(x) for x in test.confidence_interval(0.95))
+    return Difference(
+        n=n,
+        mean=mean,
+        sd=sd,
+        low=low,
+        high=high,
+        effect=mean / sd,
+        p=float(test.pvalue),
+        p_permutation=_sign_flip(differences) if n >= _LEAST_FOR_PERMUTATION else None,
+        primary=primary,
+    )
+
+
+def resampled(
+    ours: Sequence[float], baseline: Sequence[float], *, test_share: float, primary: bool = False
+) -> Difference:
+    r"""The difference over repeated random splits of *one* data set, whose training sets overlap.
+
+    The plain t interval is too narrow there. The corrected one multiplies the variance of the mean by
+    :math:`1 + n\,n_{test}/n_{train}`, that is, uses :math:`\sigma^2 (1/n + n_{test}/n_{train})`.
+
+    Parameters
+    ----------
+    ours, baseline
+        One number a split.
+    test_share
+        The share of rows that each split tests on.
+    primary
+        Whether this comparison was declared before the runs.
+
+    Notes
+    -----
+    References: Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003.
+    """
+    if not 0 < test_share < 1:
+        raise ValueError(f"`test_share` must be a number in (0, 1), got {test_share!r}.")
+    plain = paired(ours, baseline, primary=primary)
+    if plain.n < 2 or plain.sd == 0.0:
+        return plain
+    error = plain.sd * np.sqrt(1.0 / plain.n + test_share / (1.0 - test_share))
+    width = float(stats.t.ppf(0.975, plain.n - 1)) * error
+    p = 2.0 * float(stats.t.sf(abs(plain.mean) / error, plain.n - 1))
+    return replace(plain, low=plain.mean - width, high=plain.mean + width, p=p, p_permutation=None)
+
+
+def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
+    """The same differences with Holm's correction over all that were not declared beforehand."""
+    others = [name for name, d in differences.items() if not d.primary]
+    if not others:
+        return dict(differences)
+    adjusted: Any = multipletests([differences[name].p for name in others], method="holm")[1]
+    holm = dict(zip(others, (float(p) for p in adjusted), strict=True))
+    return {name: replace(d, p_holm=holm[name]) if name in holm else d for name, d in differences.items()}
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (NaN for a single value)."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else float("nan")
+
+
+def _differences(ours: Sequence[float], baseline: Sequence[float]) -> Floats:
+    first, second = np.asarray(ours, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ValueError(
+            f"paired statistics need the same seeds for both methods, got {first.shape} and {second.shape} values."
+        )
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise ValueError("paired statistics need finite numbers; a diverged run has to be reported as such.")
+    return first - second
+
+
+def _sign_flip(differences: Floats) -> float:
+    """The share of all sign assignments whose mean is at least as far from zero; exact up to 2^14 of them."""
+    result: Any = stats.permutation_test(
+        (differences,),  # of a single sample, "samples" flips signs
+        np.mean,
+        permutation_type="samples",
+        n_resamples=2**14,
+        rng=np.random.default_rng(0),
+    )
+    return float(result.pvalue)

@@ -1,0 +1,56 @@
+"""One supervised problem as tensors, and how well a model does on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Training, validation and test tensors of one classification problem.
+
+    Hyper-parameters and epochs are chosen on the validation part; the test part is only ever reported. `noisy` tells
+    which training labels were corrupted on purpose, `meta` is a small clean and balanced set for the methods that
+    ask for one.
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_val: Tensor
+    y_val: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: tuple[str, ...]
+    noisy: Tensor | None = None
+    meta: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """Training examples of each class."""
+        return tuple(torch.bincount(self.y_train, minlength=len(self.classes)).tolist())
+
+
+@torch.no_grad()
+def predict(model: Callable[[Tensor], Tensor], x: Tensor, batch: int = 1024) -> Tensor:
+    """The model's outputs, a batch at a time."""
+    return torch.cat([model(part) for part in x.split(batch)])
+
+
+def scores(outputs: Tensor, targets: Tensor, classes: int) -> dict[str, Any]:
+    """Accuracy, balanced accuracy, log-loss and the accuracy of each class."""
+    right = (outputs.argmax(-1) == targets).double()
+    counts = torch.bincount(targets, minlength=classes)
+    hits = torch.zeros(classes, dtype=torch.float64).index_add(0, targets, right)
+    per_class = hits / counts.clamp(min=1)
+    present = counts > 0
+    return {
+        "accuracy": float(right.mean()),
+        "balanced_accuracy": float(per_class[present].mean()),
+        "loss": float(torch.nn.functional.cross_entropy(outputs.double(), targets)),
+        "class_accuracy": per_class.tolist(),
+    }
