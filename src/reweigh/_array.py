@@ -99,13 +99,14 @@ def largest_exponent(x: Array) -> float:
 
 def clip(x: Array, low: Any, high: Any) -> Array:
     """`x` held between two bounds, each a number, a 0-d array or None."""
-    if is_torch(x) and (is_torch(low) or is_torch(high)):
-        # torch.clip wants both bounds of one kind; a traced bound must not be turned into a number.
-        torch = namespace(x)
+    xp = namespace(x)
+    if is_torch(x) and (is_torch(low) or is_torch(high) or xp.compiler.is_compiling()):
+        # torch.clip wants both bounds of one kind, and torch.compile would make one graph for each value of a
+        # number given to it. A number that is added to a tensor may change without a new graph.
         if low is not None:
-            x = torch.maximum(x, constant_like(low, x))
-        return x if high is None else torch.minimum(x, constant_like(high, x))
-    return namespace(x).clip(x, low, high)
+            x = xp.maximum(x, low if is_torch(low) else x.new_zeros(()) + low)
+        return x if high is None else xp.minimum(x, high if is_torch(high) else x.new_zeros(()) + high)
+    return xp.clip(x, low, high)
 
 
 def flatten(x: Array) -> Array:
@@ -129,17 +130,27 @@ def constant_like(value: Any, x: Array) -> Array:
         if is_torch(value):
             return value
         torch: Any = sys.modules["torch"]
-        integral = np.asarray(value).dtype.kind in "iub"
-        dtype = torch.int32 if integral else widen(x).dtype
+        dtype = torch.int32 if _is_integral(value) else widen(x).dtype
         return torch.as_tensor(value, dtype=dtype, device=x.device)
     if is_jax(x):
         if is_jax(value):
             return value
         jnp = namespace(x)
-        integral = np.asarray(value).dtype.kind in "iub"
-        return jnp.asarray(value, dtype=jnp.int32 if integral else widen(x).dtype)
-    integral = np.asarray(value).dtype.kind in "iub"
-    return np.asarray(value, dtype=np.int32 if integral else widen(x).dtype)
+        return jnp.asarray(value, dtype=jnp.int32 if _is_integral(value) else widen(x).dtype)
+    return np.asarray(value, dtype=np.int32 if _is_integral(value) else widen(x).dtype)
+
+
+def _is_integral(value: Any) -> bool:
+    # Numbers first: torch.compile can follow that, and cannot follow NumPy's dtypes.
+    return isinstance(value, int) or (not isinstance(value, float) and np.asarray(value).dtype.kind in "iub")
+
+
+def as_array_like(value: Any, x: Array) -> Array:
+    """`value` (a list or an array of any framework) as an array of the framework and device of `x`, in its own dtype."""
+    xp = namespace(x)
+    if is_array(value) and namespace(value) is xp:
+        return value
+    return xp.asarray(value, device=x.device) if is_torch(x) else xp.asarray(value)
 
 
 def quantile(x: Array, q: float | Array) -> Array:
@@ -185,6 +196,18 @@ def segment_sum(values: Array, segments: Array, size: int) -> Array:
     if is_jax(values):
         return namespace(values).zeros(size, values.dtype).at[segments].add(values)
     return np.bincount(segments, weights=values, minlength=size).astype(values.dtype)[:size]
+
+
+def segment_max(values: Array, segments: Array, size: int) -> Array:
+    """The largest of `values` within each of `size` integer `segments`; minus infinity where there is none."""
+    if is_torch(values):
+        torch = namespace(values)
+        return values.new_full((size,), -math.inf).scatter_reduce(0, cast(segments, torch.int64), values, "amax")
+    if is_jax(values):
+        return namespace(values).full(size, -math.inf, values.dtype).at[segments].max(values)
+    largest = np.full(size, -math.inf, values.dtype)
+    np.maximum.at(largest, segments, values)
+    return largest
 
 
 # --- ranks: what a batch normaliser needs to mean the whole batch and not one worker's shard of it ---

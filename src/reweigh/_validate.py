@@ -65,7 +65,7 @@ def _demand(name: str, value: Any, what: str, holds: Callable[[float], bool], fi
     if not isinstance(value, (int, float)):
         if value.ndim != 0:
             raise ValueError(_sentence(name, what, f"an array of shape {tuple(value.shape)}", fix))
-    elif not math.isfinite(value) or not holds(value):
+    elif not (-math.inf < value < math.inf and holds(value)):  # torch.compile can trace this, not math.isfinite
         raise ValueError(_sentence(name, what, value, fix))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,6 +159,11 @@ class Monitor:
             raise ValueError(
                 f"losses and weights must have the same shape, got {tuple(losses.shape)} and {tuple(weights.shape)}."
             )
+        units = math.prod(losses.shape)
+        for name, given in (("ids", ids), ("groups", groups), ("mask", mask)):
+            number = units if given is None else math.prod(np.shape(given))
+            if number != units:
+                raise ValueError(f"`{name}` must have one entry per unit, {units}, got {number}.")
         self.steps += 1
         self._pending.append((stop_gradient(losses), stop_gradient(weights), ids, groups, mask))
         if len(self._pending) >= self.every:
@@ -223,16 +229,20 @@ class Monitor:
             self.on_stats(self.steps, tally.stats())
 
     def _remember(self, losses: Floats, weights: Floats, ids: Any, groups: Any) -> None:
+        finite = np.isfinite(losses) & np.isfinite(weights)
+        losses, weights = losses[finite], weights[finite]
         self._recent.append(losses)
         while len(self._recent) > 1 and sum(len(r) for r in self._recent[1:]) >= _KEPT_LOSSES:
             self._recent.pop(0)
         if groups is not None:
+            groups = groups[finite]
             for group in dict.fromkeys(groups.tolist()):
                 chosen = groups == group
                 w, n = self._groups.get(group, (0.0, 0))
                 self._groups[group] = (w + float(weights[chosen].sum()), n + int(chosen.sum()))
         if ids is not None:
-            self._by_id.update(zip(ids.tolist(), zip(losses.tolist(), weights.tolist(), strict=True), strict=True))
+            newest = zip(losses.tolist(), weights.tolist(), strict=True)
+            self._by_id.update(zip(ids[finite].tolist(), newest, strict=True))
 
 
 def _names(values: Any, keep: Any) -> Any:
@@ -283,13 +293,13 @@ class _Tally:
     def stats(self) -> dict[str, float]:
         if not self.units and not self.nonfinite:
             return {}
-        n = max(self.units, 1)
+        n = self.units or math.nan  # without a single finite unit there is no mean to speak of
         return {
             "units": float(self.units),
             "loss": self.loss / n,
             "weight_mean": self.weight / n,
-            "weight_min": self.smallest,
-            "weight_max": self.largest,
+            "weight_min": self.smallest if self.units else math.nan,
+            "weight_max": self.largest if self.units else math.nan,
             "ess_share": self.weight**2 / (n * self.square) if self.square else 0.0,
             "clip_share": self.clipped / n,
             "negative_share": self.negative / n,
@@ -331,7 +341,6 @@ def _clipped(losses: Floats, weights: Floats) -> int:
 
 def _advice(recent: list[Floats]) -> str:
     losses = np.concatenate(recent)
-    losses = losses[np.isfinite(losses)]
     if not losses.size or np.quantile(losses, 0.9) <= 0:
         return "Look at the scale of the loss."
     level = float(suggest_tau(losses))

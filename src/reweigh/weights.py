@@ -227,6 +227,7 @@ WeightFunction = KL | ReverseKL | ChiSquare
 
 def _elementwise(weight: WeightFunction, losses: Array) -> Array:
     """Weights in the caller's dtype, from losses as constants and in float32 at least."""
+    xp = namespace(losses)
     if not is_floating(losses):
         raise TypeError(
             f"losses must be floating-point numbers, got dtype {losses.dtype}. "
@@ -234,7 +235,7 @@ def _elementwise(weight: WeightFunction, losses: Array) -> Array:
         )
     weights = weight.of_constants(widen(stop_gradient(losses)))
     if losses.dtype.itemsize < 4:  # an unclipped weight may be a number in float32 and not in half precision
-        weights = clip(weights, None, float(namespace(losses).finfo(losses.dtype).max))
+        weights = clip(weights, None, float(xp.finfo(losses.dtype).max))
     return cast(weights, losses.dtype)
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh._array import (
     Array,
+    as_array_like,
     cast,
+    clip,
     constant_like,
     dot,
     flatten,
@@ -121,9 +123,9 @@ class Objective(ABC):
         losses = check_losses(losses)
         flat, measure = measured(losses, mask, sample_weight, nonfinite)
         if groups is not None:
-            if groups.shape != losses.shape:
-                raise ValueError(_shape_sentence("groups", groups, losses))
-            groups = flatten(groups)
+            groups = _beside("groups", groups, losses)
+        if count is not None:
+            validate.positive("count", count, "It is the number of units to divide by.")
         state = state_like(state, flat)
         weighed = self.weigh(stop_gradient(flat), state, measure=measure, groups=groups)
         return cast(descend(flat, weighed, measure, count), losses.dtype), weighed.state
@@ -185,11 +187,12 @@ def state_like(state: State, losses: Array) -> State:
 
 
 def total(measure: Array | None, losses: Array) -> Any:
-    """How much the batch counts: the number of units, or the sum of their measure (one if there are none)."""
+    """How much the batch counts: the number of units, or the sum of their measure (never zero)."""
     if measure is None:
         return losses.shape[0]
     amount = measure.sum()
-    return namespace(amount).where(amount > 0, amount, 1.0)
+    # Where nothing counts, the sum above the line is zero too: any positive number below it gives zero.
+    return clip(amount, float(namespace(amount).finfo(amount.dtype).tiny), None)
 
 
 def mean(values: Array, measure: Array | None) -> Array:
@@ -215,9 +218,7 @@ def measured(losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite 
     xp = namespace(losses)
     flat = widen(flatten(losses))
     if mask is not None:
-        if mask.shape != losses.shape:
-            raise ValueError(_shape_sentence("mask", mask, losses))
-        mask = flatten(mask) != 0
+        mask = _beside("mask", mask, losses) != 0
     policy = nonfinite or ("raise" if xp is np else "propagate")
     validate.one_of("nonfinite", policy, ("raise", "skip", "propagate"))
     if policy == "raise":
@@ -230,9 +231,7 @@ def measured(losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite 
         flat = xp.where(mask, flat, 0.0)
         measure = cast(mask, flat.dtype)
     if sample_weight is not None:
-        if sample_weight.shape != losses.shape:
-            raise ValueError(_shape_sentence("sample_weight", sample_weight, losses))
-        own = cast(flatten(stop_gradient(sample_weight)), flat.dtype)
+        own = cast(stop_gradient(_beside("sample_weight", sample_weight, losses)), flat.dtype)
         measure = own if measure is None else xp.where(mask, own, 0.0)
     if flat.shape[0] == 0 and measure is None and xp is np:
         raise ValueError("losses must have at least one entry, got none.")
@@ -259,22 +258,28 @@ def raise_if_not_finite(flat: Array, mask: Array | None) -> None:
         )
 
 
-def warn_if_mostly_negative(losses: Array, offset: float) -> None:
+def warn_if_mostly_negative(losses: Array, offset: Any, measure: Array | None) -> None:
     """Say on NumPy that a lower clip at zero makes most units look equally easy."""
-    if not isinstance(losses, np.ndarray) or not losses.size:
+    if not isinstance(losses, np.ndarray):
         return
-    share = np.mean(losses < offset)
+    real = losses if measure is None else losses[measure != 0]
+    share = np.mean(real < offset) if real.size else 0.0
     if share > 0.5:
+        floor = "negative" if offset == 0 else f"below the offset {offset:g}"
         warnings.warn(
-            f"{share:.0%} of the losses are negative, and every negative loss gets the smallest "
-            "weight. If the loss has a floor below zero, pass it as `offset`.",
+            f"{share:.0%} of the losses are {floor}, and all of those get the same weight, that of a loss of zero. "
+            "If the loss has a floor below zero, pass it as `offset`.",
             UserWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
-def _shape_sentence(name: str, given: Array, losses: Array) -> str:
-    return (
-        f"`{name}` must have the shape of the losses, {tuple(losses.shape)}, got {tuple(given.shape)}. "
-        "Shapes are not broadcast here, because a silent (B, B) would be worse than an error."
-    )
+def _beside(name: str, given: Any, losses: Array) -> Array:
+    """What is given beside the losses, entry by entry, as a vector of their framework."""
+    given = as_array_like(given, losses)
+    if given.shape != losses.shape:
+        raise ValueError(
+            f"`{name}` must have the shape of the losses, {tuple(losses.shape)}, got {tuple(given.shape)}. "
+            "Shapes are not broadcast here, because a silent (B, B) would be worse than an error."
+        )
+    return flatten(given)

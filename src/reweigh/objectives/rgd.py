@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -9,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, namespace, stop_gradient, sum_over_ranks
+from reweigh._array import Array, cast, is_traced, namespace, stop_gradient, sum_over_ranks
 from reweigh.objectives._base import (
     Nonfinite,
     Objective,
@@ -129,7 +130,8 @@ class RGD(Objective):
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None
     ) -> Weighed:
         """The weight of each unit from its own loss."""
-        warn_if_mostly_negative(losses, self.offset)
+        if self.tau is not None:  # otherwise nothing is clipped at zero
+            warn_if_mostly_negative(losses, self.offset, measure)
         weights = self.weight.of_constants(losses)
         value = mean(self.weight.phi(losses), measure) if self.surrogate else None
         if self.normalize:
@@ -143,10 +145,13 @@ class RGD(Objective):
         return Weighed(weights, {"step": state["step"] + 1}, value)
 
     def _mean_weight(self, weights: Array, measure: Array | None) -> Array:
-        if not self.sync:
-            return mean(weights, measure)
-        ones = namespace(weights).ones_like(weights) if measure is None else measure
-        return sum_over_ranks((weights * ones).sum()) / sum_over_ranks(ones.sum())
+        xp = namespace(weights)
+        ones = xp.ones_like(weights) if measure is None else measure
+        amount, units = (weights * ones).sum(), ones.sum()
+        if self.sync:
+            amount, units = sum_over_ranks(amount), sum_over_ranks(units)
+        # Where no unit counts at all, dividing by zero would turn the zeros of the measure into NaN.
+        return xp.where(units > 0, amount, 1.0) / xp.where(units > 0, units, 1.0)
 
 
 def rgd(
@@ -202,7 +207,8 @@ def rgd(
     >>> rgd(losses, tau=3.0, divergence="chi2", reduction="none")
     array([ 0.64,  2.59,  6.75, 24.  ])
     """
-    objective = RGD(
+    known = not is_traced(losses) and _is_number(tau) and _is_number(gamma) and _is_number(offset)
+    objective = (_built_once if known else RGD)(
         tau=tau,
         divergence=divergence,
         gamma=gamma,
@@ -218,6 +224,15 @@ def rgd(
         return _vector(objective, check_losses(losses), mask, sample_weight, nonfinite)
     denominator = count if reduction == "mean" else 1
     return objective(losses, mask=mask, sample_weight=sample_weight, count=denominator, nonfinite=nonfinite)
+
+
+#: A training loop calls `rgd` with the same numbers again and again, and building and checking the value costs as
+#: much as the weights of a small batch. Arrays as hyper-parameters are not kept, nor anything under a tracer.
+_built_once = functools.lru_cache(maxsize=128, typed=True)(RGD)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
 
 
 def _vector(objective: RGD, losses: Array, mask: Any, sample_weight: Any, nonfinite: Nonfinite | None) -> Array:

@@ -42,6 +42,17 @@ _MODULE_OF: dict[Callable[..., Any], type[nn.Module]] = {
 }
 
 
+#: torch's own criteria with class or element weights.
+_WEIGHTED = (
+    nn.CrossEntropyLoss,
+    nn.NLLLoss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.MultiMarginLoss,
+    nn.MultiLabelSoftMarginLoss,
+)
+
+
 class Criterion(nn.Module):
     """A criterion that returns `Elements`, whatever kind of criterion it was made from.
 
@@ -52,21 +63,27 @@ class Criterion(nn.Module):
         super().__init__()
         self.floor = floor
         self.inner = _without_reduction(criterion)
+        # Made once, here: a compiled forward cannot copy modules.
+        self.free = _copy_without(self.inner, "weight", "pos_weight") if isinstance(self.inner, _WEIGHTED) else None
         reduction = getattr(_as_module(criterion), "reduction", "mean")
         self.total = 1 if reduction == "sum" else None
         self.sums_the_rest = reduction == "batchmean"
 
-    def forward(self, *inputs: Any, **options: Any) -> Elements:
+    def forward(self, *inputs: Any) -> Elements:
         """The elements of the loss of one batch."""
-        if isinstance(self.inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
-            return self._class_index(self.inner, *inputs)
-        if isinstance(self.inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
-            return self._binary(self.inner, *inputs)
-        own = self.inner(*inputs, **options)
-        self._check(own, inputs)
+        inner = self.inner
+        if isinstance(inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
+            return self._class_index(inner, *inputs)
+        _check_same_shape(inputs)
+        if isinstance(inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            return self._binary(inner, *inputs)
+        own = inner(*inputs)
+        _check_units(own)
+        _check_not_broadcast(own, inputs)
+        seen = self._free(own, inner, *inputs)
         if self.sums_the_rest:
-            own = own.flatten(1).sum(1)
-        return self._weighted_by_itself(own, inputs)
+            own, seen = own.flatten(1).sum(1), seen.flatten(1).sum(1)
+        return self._weighted_by_itself(own, seen, inputs)
 
     def _class_index(self, inner: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Elements:
         """Cross entropy and NLL: class weights, ignored labels, smoothing, soft targets."""
@@ -74,38 +91,45 @@ class Criterion(nn.Module):
         smoothing = float(getattr(inner, "label_smoothing", 0.0))
         if target.is_floating_point():  # probabilities: torch's mean counts every row, whatever its weight
             own = inner(output, target)
+            _check_units(own)
             seen = self._free(own, inner, output, target)
             return Elements(own, seen - _entropy_of_rows(target, smoothing) if self.floor else seen)
         # Unsigned labels cannot be negative, and comparing them with a negative number would wrap it round.
         ignores = target.dtype.is_signed or inner.ignore_index >= 0
         mask = target != inner.ignore_index if ignores else None
-        if class_weight is None or smoothing:
+        measure = mask if class_weight is None else _of_target(class_weight, target, mask)
+        if class_weight is None:
+            own = inner(output, target)
+            seen = own.detach()
+        elif smoothing:
             own = inner(output, target)
             seen = self._free(own, inner, output, target)
-        else:
-            plain = _copy_without(inner, "weight")(output, target)
-            own, seen = plain * _of_target(class_weight, target, mask), plain.detach()
-        measure = None if class_weight is None else _of_target(class_weight, target, mask)
-        if measure is None and mask is not None:
-            measure = mask.to(own.dtype)
-        self._check(own, (output, target))
+        else:  # without smoothing the class weight is a factor, and one pass over the logits is enough
+            assert self.free is not None
+            plain = self.free(output, target)
+            own, seen = plain * measure, plain.detach()
+        _check_units(own)
+        # Counted in float32 at least: half precision cannot tell 2049 tokens from 2048.
+        wide = own.dtype if own.dtype.itemsize >= 4 else torch.float32
+        measure = None if measure is None else measure.to(wide)
         if self.floor and smoothing:
             seen = seen - _entropy_of_smoothing(smoothing, output.shape[1 if output.ndim > 1 else 0])
+            seen = seen if mask is None else torch.where(mask, seen, 0.0)
         return Elements(own, seen, measure, mask)
 
     def _binary(self, inner: nn.BCELoss | nn.BCEWithLogitsLoss, output: Tensor, target: Tensor) -> Elements:
         """Binary cross entropy: element weights, positive weights, soft targets."""
         own = inner(output, target)
-        self._check(own, (output, target))
+        _check_units(own)
         seen = self._free(own, inner, output, target)
         if self.floor:
             wide = target.detach().to(seen.dtype)
             seen = seen - torch.special.entr(wide) - torch.special.entr(1 - wide)
         return Elements(own, seen)
 
-    def _weighted_by_itself(self, own: Tensor, inputs: tuple[Any, ...]) -> Elements:
+    def _weighted_by_itself(self, own: Tensor, seen: Tensor, inputs: tuple[Any, ...]) -> Elements:
         """Our own losses carry class weights and floors as methods; other criteria have neither."""
-        seen, measure = own.detach(), None
+        measure = None
         class_weight: Any = getattr(self.inner, "sample_weight", None)
         if callable(class_weight) and (of_target := class_weight(inputs[1])) is not None:
             measure = cast(Tensor, of_target).to(own.dtype)
@@ -115,35 +139,38 @@ class Criterion(nn.Module):
             seen = seen - cast("Tensor | float", floor(inputs[1]))
         return Elements(own, seen, measure)
 
-    @staticmethod
-    def _free(own: Tensor, inner: nn.Module, output: Tensor, target: Tensor) -> Tensor:
+    def _free(self, own: Tensor, inner: Callable[..., Any], *inputs: Any) -> Tensor:
         """The same loss without class weights, as a constant."""
-        if getattr(inner, "weight", None) is None and getattr(inner, "pos_weight", None) is None:
+        free = self.free
+        if free is None or (getattr(inner, "weight", None) is None and getattr(inner, "pos_weight", None) is None):
             return own.detach()
         with torch.no_grad():
-            return _copy_without(inner, "weight", "pos_weight")(output, target)
-
-    @staticmethod
-    def _check(own: Any, inputs: tuple[Any, ...]) -> None:
-        if not isinstance(own, Tensor):
-            raise TypeError(f"the criterion must return a tensor of losses, got {type(own).__name__}.")
-        if own.ndim == 0:
-            raise ValueError(
-                "the criterion returned a single number, so there is no unit axis to re-weight: it averages inside. "
-                "Give one that returns a loss per unit (reduction='none'), or a module with a `reduction` attribute."
-            )
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        if tensors and own.numel() > max(x.numel() for x in tensors):
-            shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
-            raise ValueError(
-                f"output and target were broadcast against each other: shapes {shapes} gave losses of shape "
-                f"{tuple(own.shape)}. Make them equal, for example output.squeeze(-1) for one value a unit."
-            )
+            return free(*inputs)
 
 
-def check_same_shape(criterion: object, inputs: tuple[Any, ...]) -> None:
+def _check_units(own: Any) -> None:
+    if not isinstance(own, Tensor):
+        raise TypeError(f"the criterion must return a tensor of losses, got {type(own).__name__}.")
+    if own.ndim == 0:
+        raise ValueError(
+            "the criterion returned a single number, so there is no unit axis to re-weight: it averages inside. "
+            "Give one that returns a loss per unit (reduction='none'), or a module with a `reduction` attribute."
+        )
+
+
+def _check_not_broadcast(own: Tensor, inputs: tuple[Any, ...]) -> None:
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    if tensors and own.numel() > max(x.numel() for x in tensors):
+        shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
+        raise ValueError(
+            f"output and target were broadcast against each other: shapes {shapes} gave losses of shape "
+            f"{tuple(own.shape)}. Make them equal, for example output.squeeze(-1) for one value a unit."
+        )
+
+
+def _check_same_shape(inputs: tuple[Any, ...]) -> None:
     """Refuse `(B, 1)` against `(B,)`, which torch would broadcast to `(B, B)` with a warning at most."""
-    if len(inputs) < 2 or isinstance(criterion, (nn.CrossEntropyLoss, nn.NLLLoss)):
+    if len(inputs) < 2:
         return
     output, target = inputs[0], inputs[1]
     if not (isinstance(output, Tensor) and isinstance(target, Tensor)):
@@ -159,7 +186,14 @@ def _as_module(criterion: Callable[..., Any]) -> Callable[..., Any]:
     """A known function, or a partial of one, as the module that says the same."""
     if isinstance(criterion, functools.partial):
         made = _MODULE_OF.get(criterion.func)
-        return criterion if made is None or criterion.args else made(**criterion.keywords)
+        if made is None or criterion.args:
+            return criterion
+        if unknown := criterion.keywords.keys() - inspect.signature(made).parameters.keys():
+            raise TypeError(
+                f"{criterion.func.__name__} with {', '.join(sorted(unknown))} averages in a way of its own. Leave it "
+                "out, and give weights of single units at each call as `sample_weight`."
+            )
+        return made(**criterion.keywords)
     made = next((module for function, module in _MODULE_OF.items() if function is criterion), None)
     return criterion if made is None else made()
 
@@ -204,9 +238,10 @@ def _copy_without(module: nn.Module, *names: str) -> nn.Module:
 
 def _of_target(class_weight: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
     """The class weight of each element; zero where the label is ignored."""
+    index = target.long()  # labels of one byte would select by truth and not by number
     if mask is None:
-        return class_weight[target.long()]
-    return torch.where(mask, class_weight[torch.where(mask, target, 0)], 0.0)
+        return class_weight[index]
+    return torch.where(mask, class_weight[torch.where(mask, index, 0)], 0.0)
 
 
 def _entropy_of_smoothing(smoothing: float, classes: int) -> float:

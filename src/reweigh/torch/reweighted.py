@@ -13,7 +13,7 @@ from reweigh._array import dot, flatten, widen, world_size
 from reweigh.monitor import Monitor
 from reweigh.objectives._base import Nonfinite, Objective, Weighed, check_losses, raise_if_not_finite, total
 from reweigh.objectives.rgd import RGD
-from reweigh.torch._criterion import Criterion, Elements, check_same_shape
+from reweigh.torch._criterion import Criterion, Elements
 
 __all__ = ["Reweighted", "global_count"]
 
@@ -86,9 +86,6 @@ class Reweighted(nn.Module):
     of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
     """
 
-    losses: Tensor | None
-    weights: Tensor | None
-
     def __init__(
         self,
         criterion: Callable[..., Any],
@@ -120,8 +117,17 @@ class Reweighted(nn.Module):
             self.register_buffer(f"state_{name}", torch.as_tensor(value))
             self._state_names += (name,)
         self._pooled: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
-        self.losses = None
-        self.weights = None
+        self._last: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+
+    @property
+    def losses(self) -> Tensor | None:
+        """The unit losses of the last training call, detached."""
+        return self._last[0]
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The unit weights of the last training call."""
+        return self._last[1]
 
     def forward(
         self,
@@ -131,22 +137,27 @@ class Reweighted(nn.Module):
         count: Tensor | float | None = None,
     ) -> Tensor:
         """The loss to descend in training; the criterion's plain loss, at the same level, otherwise."""
-        check_same_shape(self.criterion.inner, inputs)
-        units = self._units(self.criterion(*inputs), sample_weight)
-        count = self.criterion.total if count is None else count
+        criterion = self.criterion
+        elements = criterion.forward(*inputs)  # no hooks on a part of our own; the caller's criterion has its own
+        # Where the criterion sums, a sample counts with the sum over its elements.
+        level = "sequence" if criterion.total and self.level == "sample" else self.level
+        units = self._units(_gather(elements, level), sample_weight)
+        count = criterion.total if count is None else count
         if not self.training or not torch.is_grad_enabled():
-            self.losses = self.weights = None
-            return _descend(units, Weighed(torch.ones_like(units.seen)), count)
-        weighed = self._weigh(units, groups)
-        self.losses, self.weights = units.seen, weighed.weights
-        return _descend(units, weighed, count)
+            self._last = (None, None)
+            weighed = Weighed(torch.ones_like(units.seen))
+        else:
+            weighed = self._weigh(units, groups)
+            self._last = (units.seen, weighed.weights)
+        return _descend(units, weighed, count).to(elements.own.dtype)
 
     def stats(self) -> dict[str, float]:
         """Statistics of the last training call: clip share, mean weight, effective sample size and so on."""
-        if self.losses is None or self.weights is None:
+        losses, weights = self._last
+        if losses is None or weights is None:
             return {}
         monitor = Monitor(tau=getattr(self.objective, "tau", None))
-        monitor.update(self.losses, self.weights)
+        monitor.update(losses, weights)
         return monitor.stats()
 
     def extra_repr(self) -> str:
@@ -154,9 +165,9 @@ class Reweighted(nn.Module):
         level = self.level if isinstance(self.level, str) else getattr(self.level, "__name__", repr(self.level))
         return f"objective={self.objective!r}, level={level!r}, floor={self.criterion.floor}"
 
-    def _units(self, elements: Elements, sample_weight: Tensor | None) -> Units:
-        """Gather elements into units, and let the caller's own weights count."""
-        own, seen, measure = _gather(elements, self.level)
+    def _units(self, units: Units, sample_weight: Tensor | None) -> Units:
+        """The units with the caller's own weights, and without losses that are no numbers."""
+        own, seen, measure = units
         check_losses(own)
         if sample_weight is not None:
             if sample_weight.shape != own.shape:
@@ -164,18 +175,22 @@ class Reweighted(nn.Module):
                     f"`sample_weight` must have one entry per unit, shape {tuple(own.shape)}, got "
                     f"{tuple(sample_weight.shape)}."
                 )
+            sample_weight = sample_weight.to(own.dtype)
             own = own * sample_weight
-            measure = sample_weight.to(own.dtype) if measure is None else measure * sample_weight
+            measure = sample_weight if measure is None else measure * sample_weight
         if self.nonfinite == "raise":
             raise_if_not_finite(seen, None)
         elif self.nonfinite == "skip":
             finite = torch.isfinite(seen)
             own, seen = torch.where(finite, own, 0.0), torch.where(finite, seen, 0.0)
             measure = finite.to(own.dtype) if measure is None else torch.where(finite, measure, 0.0)
-        return Units(own, widen(seen), measure)
+        return Units(own, seen, measure)
 
     def _weigh(self, units: Units, groups: Tensor | None) -> Weighed:
-        groups = None if groups is None else groups.reshape(-1)
+        if groups is not None and groups.shape != units.seen.shape:
+            raise ValueError(
+                f"`groups` must have one entry per unit, shape {tuple(units.seen.shape)}, got {tuple(groups.shape)}."
+            )
         state = {name: getattr(self, f"state_{name}") for name in self._state_names}
         weighed = self.objective.weigh(units.seen, state, measure=units.measure, groups=groups)
         if state:
@@ -238,8 +253,9 @@ def global_count(count: Tensor | float, device: torch.device | str | None = None
 
 
 def _gather(elements: Elements, level: Level) -> Units:
-    """Elements into units, so that the criterion's mean stays `own.sum() / measure.sum()`."""
+    """Elements into units, so that the criterion's mean stays `own.sum() / measure.sum()`, in float32 at least."""
     own, seen, measure, mask = elements
+    own, seen = widen(own), widen(seen)
     if callable(level):
         return Units(level(own), level(seen), None)
     if own.ndim == 1 or level == "token":
@@ -258,4 +274,9 @@ def _descend(units: Units, weighed: Weighed, count: Any) -> Tensor:
     """The weighted sum over what the criterion's mean divides by."""
     # The measure is already inside `own`, so it enters the denominator only.
     denominator = total(units.measure, units.own) if count is None else count
-    return dot(weighed.weights / denominator, widen(units.own)).to(units.own.dtype)
+    loss = dot(weighed.weights / denominator, units.own)
+    if weighed.value is None:
+        return loss
+    # As in every objective: the gradient of the weighted sum, the value of what is really minimised.
+    value = weighed.value if count is None else weighed.value * (total(units.measure, units.own) / count)
+    return loss + (value - loss).detach()
