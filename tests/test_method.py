@@ -67,6 +67,12 @@ def test_values_take_the_type_of_their_field():
     assert method("rgd:tau=1e+1").objective.tau == 10.0
 
 
+def test_a_tuple_survives_the_text():
+    value = method("group_dro:n_groups=3,adjustment=2,group_counts=4/16/100")
+    assert value.objective.group_counts == (4, 16, 100)
+    assert method(str(value)) == value
+
+
 @given(st.floats(1e-3, 1e3), st.sampled_from(["kl", "revkl"]), st.booleans())
 def test_any_number_survives_the_text(tau, divergence, normal):
     value = Method(objective=reweigh.RGD(tau=tau, divergence=divergence, normalize="mean" if normal else None))

@@ -251,6 +251,8 @@ def _value(raw: str, annotation: str) -> Any:
     lowered = raw.lower()
     if lowered in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[lowered]
+    if "tuple" in annotation:
+        return tuple(_value(piece, "") for piece in raw.split("/"))
     try:
         value = ast.literal_eval(raw)
     except (ValueError, SyntaxError):
@@ -270,6 +272,8 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, tuple):  # a comma would end the hyper-parameter
+        return "/".join(_plain(entry) for entry in value)  # pyright: ignore[reportUnknownArgumentType]
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
