@@ -290,9 +290,12 @@ def _bind(value: Any, context: Context) -> Any:
             raise ValueError(f"{_text(value)!r} needs to know {name}. Give it in Context({name}=...).")
     if hasattr(value, "bind"):  # a loss, which may need to know the classes
         return value.bind(context.class_counts)
-    if "n_groups" in own and value.n_groups is None and context.n_groups is not None:
-        return dataclasses.replace(value, n_groups=context.n_groups)
-    return value
+    filled = {
+        name: getattr(context, name)
+        for name in ("n_groups", "steps")
+        if name in own and getattr(value, name) is None and getattr(context, name) is not None
+    }
+    return dataclasses.replace(value, **filled) if filled else value
 
 
 def _card(slot: str, name: str) -> Card:

@@ -1,5 +1,7 @@
 """Plans: equal budgets, declared controls, selection on validation data only."""
 
+import dataclasses
+
 import pytest
 
 from reweigh.bench import plan
@@ -45,16 +47,16 @@ def test_as_written_moves_the_rate_alone():
 
 
 def test_tuning_runs_never_use_a_seed_of_the_comparison():
-    tuning = plan.tuning(QUESTION, 5)
+    tuning = plan.tuning(QUESTION)
     assert len(tuning) == 2 * 3 * 5
-    final = plan.comparison(QUESTION, plan.untuned(QUESTION), 4)
+    final = plan.comparison(QUESTION, plan.as_written(QUESTION))
     assert {s.seed for s in tuning}.isdisjoint(s.seed for s in final)
     assert {s.stage for s in tuning} == {"tune"}
     assert {s.settings["imbalance"] for s in tuning} == {10.0, 1.0}
 
 
 def test_the_best_trial_is_chosen_on_validation_data(tmp_path):
-    tuning = plan.tuning(QUESTION, 2)
+    tuning = plan.tuning(dataclasses.replace(QUESTION, table=dataclasses.replace(TABLE, trials=2)))
     for i, spec in enumerate(tuning):
         with Run(spec, tmp_path).open() as writer:
             writer.resume()
@@ -68,11 +70,11 @@ def test_the_best_trial_is_chosen_on_validation_data(tmp_path):
 
 
 def test_both_scale_controls_are_planned():
-    chosen = plan.untuned(QUESTION) | {
+    chosen = plan.as_written(QUESTION) | {
         ("a", "rgd"): Trial(method="rgd:tau=3", lr=0.05),
         ("a", "mean"): Trial(method="mean", lr=0.15),
     }
-    final = plan.comparison(QUESTION, chosen, 2)
+    final = plan.comparison(dataclasses.replace(QUESTION, table=dataclasses.replace(TABLE, seeds=2)), chosen)
     normalised = [s for s in final if s.label == NORMALISED and s.cell == "a"]
     assert {(s.method, s.settings["lr"]) for s in normalised} == {("rgd:tau=3,normalize=mean", 0.15)}
     controls = plan.scale_controls(QUESTION, final)
@@ -92,3 +94,22 @@ def test_the_rule_ignores_nan_and_takes_the_earliest_of_ties():
 def test_a_cell_cannot_set_what_the_recipe_does_not_have():
     with pytest.raises(ValueError, match="nonsense"):
         QUESTION.cell_settings(Cell(name="x", settings={"nonsense": 1}))
+
+
+def test_a_column_may_have_fewer_rows_seeds_and_trials(tmp_path):
+    small = Cell(name="small", settings={}, methods=("mean", "rgd"), seeds=1, trials=1)
+    table = dataclasses.replace(TABLE, cells=(TABLE.cells[0], small), seeds=3, trials=2)
+    question = dataclasses.replace(QUESTION, table=table)
+    tuning = plan.tuning(question)
+    assert {s.cell for s in tuning} == {"a"}
+    final = plan.comparison(question, plan.choose(question, tuning, tmp_path))
+    # Nothing is tuned yet, so only the column that does not tune can be compared.
+    assert {(s.cell, s.label) for s in final} == {("small", m) for m in ("mean", "rgd", NORMALISED)}
+    assert {s.seed for s in final} == {0}
+
+
+def test_without_controls_there_are_none():
+    question = dataclasses.replace(QUESTION, table=dataclasses.replace(TABLE, controls=False))
+    final = plan.comparison(question, plan.as_written(question))
+    assert NORMALISED not in {s.label for s in final}
+    assert plan.scale_controls(question, final) == []

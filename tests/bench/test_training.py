@@ -139,7 +139,8 @@ def test_what_may_run_together():
 
 
 @pytest.mark.parametrize(
-    "text", ["rgd", "absgd", "rgd+sam", "importance", "hardness", "l2rw", "meta_weight_net", "rgd+ema", "recover"]
+    "text",
+    ["rgd", "absgd", "rgd+sam", "importance", "hardness", "l2rw", "meta_weight_net", "fine_tune", "rgd+ema", "recover"],
 )
 def test_an_interrupted_training_ends_with_the_same_bits(tmp_path, text):
     training = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=4)

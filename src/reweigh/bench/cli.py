@@ -88,8 +88,8 @@ def run(
     )
     asked = experiment.question(recipe, options)
     if dry_run:
-        tuning = plan.tuning(asked, asked.table.trials) if asked.table.trials > 1 else []
-        final = plan.comparison(asked, plan.untuned(asked), asked.table.seeds)
+        tuning = plan.tuning(asked)
+        final = plan.comparison(asked, plan.as_written(asked))
         _show_plan(console, tuning, final, len(plan.scale_controls(asked, final)))
         return 0
     with RunDisplay(console, asked.table.metric) as display:

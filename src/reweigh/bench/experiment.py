@@ -44,7 +44,13 @@ def question(recipe_name: str, options: Options) -> Question:
         table = dataclasses.replace(table, methods=wanted, primary=primary)
     changed = {name for name, _ in options.changes}
     cells = tuple(
-        dataclasses.replace(cell, settings={k: v for k, v in cell.settings.items() if k not in changed})
+        dataclasses.replace(
+            cell,
+            settings={k: v for k, v in cell.settings.items() if k not in changed},
+            methods=None if options.methods else cell.methods,
+            seeds=cell.seeds if options.seeds is None else options.seeds,
+            trials=cell.trials if options.trials is None else options.trials,
+        )
         for cell in table.cells
     )
     if changed:  # cells that only differed in what the user fixed are now one
@@ -71,18 +77,13 @@ def run(asked: Question, options: Options, display: Display) -> list[Failure]:
             data_root=options.data_root,
         )
 
-    failures: list[Failure] = []
-    if asked.table.trials > 1:
-        tuning = plan.tuning(asked, asked.table.trials)
-        failures += do("tuning", tuning)
-        chosen = plan.choose(asked, tuning, options.runs_dir)
-    else:
-        chosen = plan.untuned(asked)
-    comparison = plan.comparison(asked, chosen, asked.table.seeds)
+    tuning = plan.tuning(asked)
+    failures = do("tuning", tuning) if tuning else []
+    comparison = plan.comparison(asked, plan.choose(asked, tuning, options.runs_dir))
     failures += do("comparison", comparison)
     broken = {failure.spec.id for failure in failures}
     controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
-    return failures + do("scale control", controls)
+    return failures + (do("scale control", controls) if controls else [])
 
 
 def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:

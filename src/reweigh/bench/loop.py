@@ -107,14 +107,20 @@ class _Fitting:
     ) -> None:
         self.task, self.model, self.training, self.writer = task, model, training, writer
         n = len(task.x_train)
+        batch_size = min(training.batch_size, n)
+        self.steps = -(-n // batch_size) * training.epochs
         built: Built = method.build(
-            Context(n=n, class_counts=task.class_counts, targets=task.y_train, meta_loader=task.meta)
+            Context(
+                n=n,
+                class_counts=task.class_counts,
+                targets=task.y_train,
+                meta_loader=task.meta,
+                steps=self.steps,
+            )
         )
         self.loss = built.loss
         self.live = Live(built.objective)
-        self.sampler = built.sampler.start(
-            n, batch_size=min(training.batch_size, n), seed=seeds.integer("order"), targets=task.y_train
-        )
+        self.sampler = built.sampler.start(n, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train)
         self.optimizer = training.build(model.parameters())
         self.stepper = built.step.start(model)
         self.average = None if built.average is None else built.average.start(model)
@@ -122,7 +128,6 @@ class _Fitting:
         self.meta_order = seeds.torch("meta")
         noisy = None if task.noisy is None else task.noisy[None]
         self.tally = EpochTally(1, n, noisy)
-        self.steps = len(self.sampler) * training.epochs
         self.epoch = self.step = 0
         self.mean_weights: list[float] = []
         self.trajectory: list[Tensor] = []
@@ -162,18 +167,23 @@ class _Fitting:
             objective=objective,
             meta_batch=self._meta_batch(),
         )
+        self.live.losses = self.live.weights = None
         self.stepper.step(self.optimizer, closure)
         self.live.advance()
-        losses, weights = self._seen()
+        losses, weights = self._seen(x, y)
         self.sampler.update(indices, losses)
         self.tally.update(indices[None], losses[None], weights[None])
         if self.average is not None:
             self.average.update(self.model)
 
-    def _seen(self) -> tuple[Tensor, Tensor]:
-        """Losses and weights of the step just made; steps that weigh by themselves tell their own."""
+    def _seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and weights of the batch; steps that weigh by themselves tell their own weights."""
         losses = self.live.losses
-        assert losses is not None
+        if losses is None:  # the step looked at other data: note all the same how the batch does
+            self.model.eval()
+            with torch.no_grad():
+                losses = self.loss(self.model(x), y)
+            self.model.train()
         own: Tensor | None = getattr(self.stepper, "weights", None)
         if own is not None:
             return losses, own * len(losses)

@@ -72,29 +72,36 @@ def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> lis
     return list(found)
 
 
-def tuning(question: Question, count: int) -> list[Spec]:
-    """The tuning runs of every method in every cell."""
+def tuning(question: Question) -> list[Spec]:
+    """The tuning runs of every method in every cell that tunes."""
+    table = question.table
     specs: list[Spec] = []
-    for cell in question.table.cells:
+    for cell in table.cells:
+        if table.trials_of(cell) < 2:
+            continue
         settings = question.cell_settings(cell)
-        for text in question.table.methods:
-            for trial in trials(text, settings["lr"], count, as_written=question.table.as_written):
-                specs.append(
-                    Spec(
-                        recipe=question.recipe,
-                        cell=cell.name,
-                        label=text,
-                        settings={**settings, "lr": trial.lr},
-                        method=trial.method,
-                        seed=TUNING_SEED,
-                        stage="tune",
-                    )
+        for text in table.methods_of(cell):
+            found = trials(text, settings["lr"], table.trials_of(cell), as_written=table.as_written)
+            specs += [
+                Spec(
+                    recipe=question.recipe,
+                    cell=cell.name,
+                    label=text,
+                    settings={**settings, "lr": trial.lr},
+                    method=trial.method,
+                    seed=TUNING_SEED,
+                    stage="tune",
                 )
+                for trial in found
+            ]
     return specs
 
 
 def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[str, str], Trial]:
-    """The best trial of each method in each cell, by the table's rule on validation data."""
+    """The best trial of each method in each cell, by the table's rule on validation data.
+
+    Cells that do not tune take every method as written, at the baseline's learning rate.
+    """
     table = question.table
     candidates: dict[tuple[str, str], list[tuple[float, Trial]]] = {}
     for spec in specs:
@@ -104,25 +111,31 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
         values = [float(record[table.select]) for record in run.records()]
         trial = Trial(method=spec.method, lr=spec.settings["lr"])
         candidates.setdefault((spec.cell, spec.label), []).append((values[table.best(values)], trial))
-    return {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
+    chosen = {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
+    untuned = as_written(question)
+    return chosen | {key: untuned[key] for key in untuned if not _tunes(question, key[0])}
 
 
-def untuned(question: Question) -> dict[tuple[str, str], Trial]:
+def as_written(question: Question) -> dict[tuple[str, str], Trial]:
     """Every method as written, at the baseline's learning rate."""
     return {
         (cell.name, text): Trial(method=str(method(text)), lr=question.cell_settings(cell)["lr"])
         for cell in question.table.cells
-        for text in question.table.methods
+        for text in question.table.methods_of(cell)
     }
 
 
-def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial], seeds: int) -> list[Spec]:
+def _tunes(question: Question, name: str) -> bool:
+    return any(question.table.trials_of(c) > 1 for c in question.table.cells if c.name == name)
+
+
+def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> list[Spec]:
     """The runs that are reported: each method as tuned, and normalised re-weighting, on the same seeds."""
     specs: list[Spec] = []
     for cell in question.table.cells:
         settings = question.cell_settings(cell)
-        rows = {text: chosen[cell.name, text] for text in question.table.methods if (cell.name, text) in chosen}
-        if question.table.primary in rows and BASELINE in rows:
+        rows = {m: chosen[cell.name, m] for m in question.table.methods_of(cell) if (cell.name, m) in chosen}
+        if question.table.controls and question.table.primary in rows and BASELINE in rows:
             normalised = _with(method(rows[question.table.primary].method), {"normalize": "mean"})
             rows[NORMALISED] = Trial(method=str(normalised), lr=rows[BASELINE].lr)
         for label, trial in rows.items():
@@ -135,7 +148,7 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial], seed
                     method=trial.method,
                     seed=seed,
                 )
-                for seed in range(seeds)
+                for seed in range(question.table.seeds_of(cell))
             ]
     return specs
 
@@ -145,7 +158,7 @@ def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]
 
     The learning rate is the baseline's own and is never multiplied: Adam would make that control unfair.
     """
-    by_row = {(s.cell, s.label, s.seed): s for s in comparison}
+    by_row = {(s.cell, s.label, s.seed): s for s in comparison} if question.table.controls else {}
     controls: list[Spec] = []
     for (cell, label, seed), spec in by_row.items():
         plain = by_row.get((cell, BASELINE, seed))

@@ -123,7 +123,7 @@ class Criterion(nn.Module):
         _check_units(own)
         seen = self._free(own, inner, output, target)
         if self.floor:
-            wide = target.detach().to(seen.dtype)
+            wide = target.detach().to(torch.promote_types(seen.dtype, torch.float32))
             seen = seen - torch.special.entr(wide) - torch.special.entr(1 - wide)
         return Elements(own, seen)
 

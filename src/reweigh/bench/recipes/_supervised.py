@@ -34,7 +34,6 @@ class Supervised:
     data: str = "digits"
     model: str = "mlp"
     hidden: tuple[int, ...] = (64, 64)
-    head: Literal["linear", "cosine"] = "linear"
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
@@ -78,7 +77,7 @@ def recipe(make_task: MakeTask) -> Recipe:
         seeds = Seeds(seed)
         task = make_task(settings, load(settings.data), seeds)
         with seeds.ambient("init"):
-            model = build(settings, task)
+            model = build(settings, task, method)
         if settings.model not in _BATCHED_MODELS:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         augment = data.Augment() if settings.augment else None
@@ -92,24 +91,25 @@ def recipe(make_task: MakeTask) -> Recipe:
             Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
             for own, method, seed, scale in members
         ]
-        return fit_many(trainings, lambda: build(settings, trainings[0].task))
+        return fit_many(trainings, lambda: build(settings, trainings[0].task, members[0][1]))
 
     return Recipe(train, _group, train_group)
 
 
 def _group(settings: Supervised, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
-    if settings.model not in _BATCHED_MODELS or settings.augment or settings.head != "linear":
+    if settings.model not in _BATCHED_MODELS or settings.augment:
         return None
     key = group_key(method, settings.training())
     rest = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("lr", "weight_decay")}
     return None if key is None else f"{key}|{sorted(rest.items())}"
 
 
-def build(settings: Supervised, task: Task) -> nn.Module:
-    """The model of the settings for the task's shapes."""
-    options = {"hidden": settings.hidden} if settings.model == "mlp" else {}
-    return models.build(settings.model, tuple(task.x_train.shape[1:]), len(task.classes), head=settings.head, **options)
+def build(settings: Supervised, task: Task, method: Method) -> nn.Module:
+    """The model of the settings for the task's shapes, with the last layer that the method's loss asks for."""
+    options: dict[str, Any] = {"hidden": settings.hidden} if settings.model == "mlp" else {}
+    head = getattr(method.loss, "head", "linear")
+    return models.build(settings.model, tuple(task.x_train.shape[1:]), len(task.classes), head=head, **options)
 
 
 @functools.cache
@@ -126,6 +126,7 @@ def to_task(
     *,
     train_labels: np.ndarray[Any, Any] | None = None,
     noisy: np.ndarray[Any, Any] | None = None,
+    meta: Indices | None = None,
 ) -> Task:
     """The task on some of the training examples, others held out for validation, and the whole test set.
 
@@ -145,4 +146,5 @@ def to_task(
         y_test=torch.from_numpy(dataset.y_test),
         classes=dataset.classes,
         noisy=None if noisy is None else torch.from_numpy(noisy),
+        meta=None if meta is None else (images(dataset.x_train[meta]), torch.from_numpy(dataset.y_train[meta])),
     )

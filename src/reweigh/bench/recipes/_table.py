@@ -21,12 +21,17 @@ class Cell:
         The paper's figure for each row, in the table's unit; rows it does not have are left out.
     stand_in
         What the data stands in for, if it is not the paper's own.
+    methods, seeds, trials
+        The table's own unless given: a column that costs more may have fewer.
     """
 
     name: str
     settings: Mapping[str, Any]
     paper: Mapping[str, float] = field(default_factory=dict[str, float])
     stand_in: str | None = None
+    methods: tuple[str, ...] | None = None
+    seeds: int | None = None
+    trials: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,8 @@ class Table:
         Whether less is better.
     as_written
         Whether tuning keeps the rows' hyper-parameters as they are written and tries learning rates only.
+    controls
+        Whether the two scale controls run; False only where a factor on the loss cannot matter.
     notes
         What departs from the paper, for the page.
     """
@@ -70,7 +77,20 @@ class Table:
     trials: int = 5
     smallest: bool = False
     as_written: bool = False
+    controls: bool = True
     notes: tuple[str, ...] = ()
+
+    def methods_of(self, cell: Cell) -> tuple[str, ...]:
+        """The rows of one column."""
+        return self.methods if cell.methods is None else cell.methods
+
+    def seeds_of(self, cell: Cell) -> int:
+        """The paired seeds of one column."""
+        return self.seeds if cell.seeds is None else cell.seeds
+
+    def trials_of(self, cell: Cell) -> int:
+        """The tuning trials of every row of one column."""
+        return self.trials if cell.trials is None else cell.trials
 
     @property
     def rule(self) -> str:

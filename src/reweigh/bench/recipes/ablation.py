@@ -33,7 +33,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Scale, clip and divergence",
         question="Which part of the weight matters?",
-        cells=(Cell(name="imbalance 100", settings={"imbalance": 100.0}, stand_in="ImageNet with ViT-S"),),
+        cells=(Cell(name="digits, imbalance 100", settings={"imbalance": 100.0}, stand_in="ImageNet with ViT-S"),),
         methods=("mean", "rgd", "rgd:tau=none,gamma=0.5") if smoke else rows,
         metric="test/accuracy",
         metric_name="accuracy on the balanced test set",

@@ -79,6 +79,7 @@ def table(preset: str) -> Table:
         select="step",
         seeds=2 if smoke else 10,
         trials=1,
+        controls=False,
         notes=(
             "The slope is fitted over all lengths up to the one of the record; theory allows -0.5 up to a logarithm.",
             "Differences between rows say nothing about accuracy: every row has its own objective and optimum.",

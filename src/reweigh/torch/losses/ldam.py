@@ -68,6 +68,8 @@ class LDAM(Loss):
     class_counts: tuple[int, ...] | None = None
 
     needs: ClassVar[tuple[str, ...]] = ("class_counts",)
+    #: The last layer that the model must have.
+    head: ClassVar[str] = "cosine"
 
     def __post_init__(self) -> None:
         validate.non_negative("margin", self.margin)
