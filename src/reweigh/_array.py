@@ -146,7 +146,7 @@ def _is_integral(value: Any) -> bool:
 
 
 def as_array_like(value: Any, x: Array) -> Array:
-    """`value` (a list or an array of any framework) as an array of the framework and device of `x`, in its own dtype."""
+    """`value` (a list or array of any framework) in the framework and on the device of `x`, in its own dtype."""
     xp = namespace(x)
     if is_array(value) and namespace(value) is xp:
         return value

@@ -1,0 +1,521 @@
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+from rich.console import Console
+from scipy import stats as scipy_stats
+from synthetic_runs import GAINS, make_recipe, make_runs, make_table, value, write_run
+
+from reweigh.bench import plan, recipes, report
+from reweigh.bench.recipes._table import Cell, Table
+from reweigh.bench.report import numbers, svg, weights
+from reweigh.bench.results import Figure, Results, collect
+from reweigh.bench.runs import Run, Spec, load_runs
+
+EVIL = '<script>alert("x")</script>&\'`"'
+VOID = {"meta", "input", "br", "wbr", "hr", "img", "link"}
+
+
+class Outline(html.parser.HTMLParser):
+    """Checks that tags are balanced, and collects text and attributes."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), f"<{tag}> repeats an attribute"
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def outline(page: str) -> Outline:
+    parsed = Outline()
+    parsed.feed(page)
+    parsed.close()
+    assert parsed.open == []
+    return parsed
+
+
+def words(page: str) -> str:
+    """The page's text, without tags and with single spaces."""
+    return re.sub(r"\s+", " ", "".join(outline(page).text))
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch):
+    """Make one table the recipe of every run."""
+
+    def use_table(table: Table, **more: Any) -> None:
+        monkeypatch.setattr(recipes, "names", lambda: ["made_up"])
+        monkeypatch.setattr(recipes, "load", lambda name: make_recipe(table, **more))
+
+    return use_table
+
+
+@pytest.fixture
+def found(tmp_path: Path, use: Any) -> list[Results]:
+    """Two cells, four methods, five seeds, with tuning and controls."""
+    table = make_table()
+    make_runs(tmp_path / "runs", table)
+    use(table)
+    return collect(tmp_path / "runs")
+
+
+def page_of(results: list[Results], folder: Path) -> str:
+    return report.write(results, folder / "page.html").read_text()
+
+
+def columns(cell: int, label: str, seeds: int = 5) -> tuple[list[float], list[float]]:
+    return [value(label, cell, s) for s in range(seeds)], [value("mean", cell, s) for s in range(seeds)]
+
+
+def minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+# ── the page ──
+
+
+@pytest.mark.parametrize("cell", [0, 1])
+@pytest.mark.parametrize("label", ["rgd", "term:t=0.5", plan.NORMALISED, plan.SCALED_BASELINE])
+def test_page_has_the_numbers_of_the_runs(found: list[Results], tmp_path: Path, cell: int, label: str):
+    ours, plain = columns(cell, label)
+    text = words(page_of(found, tmp_path))
+    assert f"{100 * np.mean(ours):.2f} ± {100 * np.std(ours, ddof=1):.2f}" in text
+    test = scipy_stats.ttest_rel(ours, plain)
+    low, high = test.confidence_interval(0.95)
+    difference = np.mean(np.subtract(ours, plain))
+    assert minus(f"{100 * difference:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]") in text
+
+
+def test_page_says_the_verdict_first(found: list[Results], tmp_path: Path):
+    text = words(page_of(found, tmp_path))
+    head = "Of 2 settings, rgd improves on plain training in 1, shows no evidence of a difference in 1, and is worse in none."
+    assert head in text
+    assert text.index(head) < text.index("All methods") < text.index("Where the numbers come from")
+    assert "imbalance 100. rgd improves on plain training in accuracy on the test set: +" in text
+    assert "imbalance 10. No evidence of a difference in accuracy on the test set" in text
+    assert "the gain survives in 1 of the one setting that gained" not in text
+    assert "the gain survives in the one setting that gained" in text
+    assert "gains too in none of them, and rgd is ahead of that in 1" not in text
+    assert "does not gain there" in text
+
+
+def test_page_has_the_papers_figures_the_rule_and_the_stand_in(found: list[Results], tmp_path: Path):
+    text = words(page_of(found, tmp_path))
+    assert "paper 73.75†" in text
+    assert "The paper: +3.39†" in text
+    assert "largest val/accuracy, earliest epoch on ties" in text
+    assert "† Our data stand in for the paper’s: its figures are for CIFAR-10 with ResNet-32." in text
+    assert "Nothing here was measured." in text
+
+
+def test_page_has_the_last_epoch_and_the_tuned_settings(found: list[Results], tmp_path: Path):
+    page = page_of(found, tmp_path)
+    row = found[0].cells[0].rows["rgd"]
+    last = [run.records()[-1]["test/accuracy"] for run in (o.run for o in row.outcomes.values())]
+    assert f"last epoch {100 * np.mean(last):.2f} ± {100 * np.std(last, ddof=1):.2f}" in words(page)
+    assert np.mean(last) < np.mean(row.values)
+    assert "rgd:normalize=mean" in words(page)
+    assert "lr 0.1" in words(page)
+
+
+def test_page_is_balanced_self_contained_and_small(found: list[Results], tmp_path: Path):
+    page = page_of(found, tmp_path)
+    seen = outline(page).seen
+    assert len(page.encode()) < 1_500_000
+    assert not re.findall(r"https?://", page)
+    assert not re.findall(r"url\(|@import", page)
+    tags = {tag for tag, _ in seen}
+    assert not tags & {"link", "img", "iframe", "object", "embed"}
+    for tag, attributes in seen:
+        assert not {"src", "srcset"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert (attributes.get("href") or "#").startswith("#")
+    assert sum(tag == "script" for tag, _ in seen) == 1
+
+
+def test_every_figure_is_there_and_named(found: list[Results], tmp_path: Path):
+    page = page_of(found, tmp_path)
+    text = words(page)
+    for heading in (
+        "More than a larger step?",
+        "All methods",
+        "Differences to plain training",
+        "Learning curves",
+        "What the weights did",
+        "Class by class, head to tail",
+        "Tuning",
+        "Where the numbers come from",
+    ):
+        assert heading in text
+    charts = re.findall(r'<svg[^>]*role="img"[^>]*>(.{7})', page)
+    assert len(charts) > 20
+    assert set(charts) == {"<title>"}
+    assert not re.search(r"\b(nan|inf)\b", "".join(re.findall(r"<svg.*?</svg>", page, re.S)))
+
+
+def test_page_is_the_same_twice_and_written_whole(found: list[Results], tmp_path: Path):
+    first = page_of(found, tmp_path)
+    assert page_of(found, tmp_path) == first
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "runs"]
+    broken = [replace(found[0], table=replace(found[0].table, metric="nothing"))]
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is, the old page must survive it
+        report.write([*broken, None], tmp_path / "page.html")  # pyright: ignore
+    assert (tmp_path / "page.html").read_text() == first
+
+
+def test_everything_from_data_is_escaped(tmp_path: Path, use: Any):
+    cells = tuple(
+        Cell(name=f"{EVIL} {k}", settings={"imbalance": float(k), EVIL: EVIL}, paper={EVIL: 1.0}, stand_in=EVIL)
+        for k in (1, 2, 3)
+    )
+    table = make_table(
+        title=EVIL, question=EVIL, metric_name=EVIL, notes=(EVIL,), cells=cells, methods=("mean", EVIL), primary=EVIL
+    )
+    for cell in cells:
+        for label, method in (("mean", "mean"), (EVIL, EVIL), (plan.NORMALISED, EVIL), (plan.SCALED_BASELINE, EVIL)):
+            for seed in range(3):
+                spec = Spec(
+                    recipe="made_up",
+                    cell=cell.name,
+                    label=label,
+                    settings={"lr": 0.1, "data": EVIL, EVIL: 1},
+                    method=method,
+                    seed=seed,
+                )
+                write_run(tmp_path, spec, 0.7 + 0.01 * seed * len(label) ** 0.5, 4, 3, {"class_names": [EVIL] * 3})
+                tried = replace(spec, stage="tune", settings={**spec.settings, "lr": 0.1 + seed})
+                write_run(tmp_path, tried, 0.6, 4, 3, {})
+    unfinished = Run(replace(spec, seed=99), tmp_path)
+    with unfinished.open():
+        pass
+    use(table)
+    results = [replace(r, extra=(Figure(title=EVIL, markup="<svg></svg>", caption=EVIL),)) for r in collect(tmp_path)]
+    page = page_of(results, tmp_path)
+    assert sum(tag == "script" for tag, _ in outline(page).seen) == 1
+    assert "alert" not in page.replace("&lt;script&gt;alert(", "").replace("alert(&#34;", "")
+    assert page.count("&lt;script&gt;") > 100
+    report.terminal(results, Console(file=io.StringIO(), width=100))
+    assert "<script>" not in report.tables(results, "markdown").replace(r"\<script\>", "")
+
+
+# ── the edges ──
+
+
+def test_nothing_finished_is_a_page_too(tmp_path: Path):
+    assert "No run has finished yet" in words(page_of([], tmp_path))
+
+
+def test_unfinished_missing_and_short_rows_are_named(tmp_path: Path, use: Any):
+    table = make_table()
+    root = tmp_path / "runs"
+    make_runs(root, table)
+    for run in load_runs(root):
+        if run.spec.label == "focal" and run.spec.cell == "imbalance 10" and run.spec.seed in (1, 3):
+            (run.directory / "done").unlink()
+    use(replace(table, methods=(*table.methods, "absgd"), cells=(*table.cells, Cell(name="imbalance 7", settings={}))))
+    results = collect(root)
+    text = words(page_of(results, tmp_path))
+    assert "imbalance 10: focal, seeds 1, 3" in text
+    assert "imbalance 10: fewer than 5 seeds for focal (3)" in text
+    assert "imbalance 100: absgd." in text
+    assert "imbalance 7: no finished run." in text
+    assert "n = 3" in text
+    assert results[0].cells[1].differences["focal"].n == 3
+
+
+def test_a_diverged_row_is_reported_and_not_averaged(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd", "focal"), metric="test/loss")
+    for label in table.methods:
+        for seed in range(4):
+            spec = Spec(recipe="made_up", cell="only", label=label, settings={"lr": 1.0}, method=label, seed=seed)
+            diverged = label == "focal" and seed == 2
+            with Run(spec, tmp_path).open() as writer:
+                writer.record(
+                    {"epoch": 1, "val/accuracy": 0.5, "test/loss": math.inf if diverged else 1.0 + 0.1 * seed**2}
+                )
+                writer.finish({"seconds": 1.0})
+    use(table)
+    results = collect(tmp_path)
+    assert "focal" not in results[0].cells[0].differences
+    assert "rgd" in results[0].cells[0].differences
+    text = words(page_of(results, tmp_path))
+    assert "diverged" in text
+    assert "in 1 of 4 seeds" in text
+    assert "| focal | diverged |" in report.tables(results, "markdown")
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+def test_less_can_be_better(tmp_path: Path, use: Any, smallest: bool):
+    table = make_table(smallest=smallest)
+    make_runs(tmp_path / "runs", table)
+    use(table)
+    cell = collect(tmp_path / "runs")[0].cells[0]
+    term = report.tables(collect(tmp_path / "runs"), "csv").splitlines()
+    lines = [line for line in csv.DictReader(io.StringIO("\n".join(term))) if line["cell"] == cell.cell.name]
+    conclusions = {line["label"]: line["conclusion"] for line in lines}
+    assert conclusions["term:t=0.5"] == ("better" if smallest else "worse")
+
+
+def test_one_seed_and_one_epoch_are_shown_without_claims(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
+    for label in table.methods:
+        spec = Spec(recipe="made_up", cell="only", label=label, settings={"lr": 1.0}, method=label, seed=0)
+        with Run(spec, tmp_path).open() as writer:
+            writer.record({"val/accuracy": 0.5, "test/accuracy": 0.5 + 0.1 * (label == "rgd")})
+            writer.finish({})
+    use(table)
+    text = words(page_of(collect(tmp_path), tmp_path))
+    assert "One pair says nothing about rgd against plain training: run more seeds." in text
+    assert "60.00" in text
+    assert "Learning curves" not in text
+    assert "nan" not in text
+
+
+def test_settings_that_differ_make_separate_tables(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={"imbalance": 1.0}),), methods=("mean", "rgd"))
+    for data, shift in (("digits", 0.0), ("letters", 0.2)):
+        for label in table.methods:
+            for seed in range(3):
+                settings = {"lr": 0.1, "data": data, "imbalance": 1.0}
+                spec = Spec(recipe="made_up", cell="only", label=label, settings=settings, method=label, seed=seed)
+                write_run(tmp_path, spec, 0.5 + shift + 0.01 * seed, 3, 3, {})
+    use(table)
+    results = collect(tmp_path)
+    assert [r.variant for r in results] == ["data=digits", "data=letters"]
+    assert [np.mean(r.cells[0].rows["mean"].values) for r in results] == pytest.approx([0.51, 0.71])
+    text = words(page_of(results, tmp_path))
+    assert "Made-up images · data=letters" in text
+
+
+def test_a_row_that_was_tuned_again_is_not_mixed(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
+
+    def final(label: str, method: str, seed: int, at: float) -> Spec:
+        spec = Spec(recipe="made_up", cell="only", label=label, settings={"lr": 0.1}, method=method, seed=seed)
+        write_run(tmp_path, spec, at, 3, 3, {})
+        return spec
+
+    for seed in range(3):
+        final("mean", "mean", seed, 0.5 + 0.01 * seed)
+        old = final("rgd", "rgd:tau=9", seed, 0.9) if seed < 2 else None
+        new = final("rgd", "rgd:tau=3", seed, 0.6 + 0.01 * seed)
+        for source in filter(None, (old, new)):
+            control = replace(source, label=plan.SCALED_BASELINE, method="mean", scale_from=source.id)
+            write_run(tmp_path, control, 0.55 if source is new else 0.99, 3, 3, {})
+    use(table)
+    (results,) = collect(tmp_path)
+    rows = results.cells[0].rows
+    assert rows["rgd"].method == "rgd:tau=3"
+    assert rows["rgd"].values == pytest.approx([0.60, 0.61, 0.62])
+    assert rows[plan.SCALED_BASELINE].values == pytest.approx([0.55] * 3)
+    assert len(results.superseded) == 4
+    assert "4 finished runs whose row was tuned again" in words(page_of([results], tmp_path))
+
+
+def test_the_row_with_controls_is_primary_where_the_tables_was_not_run(tmp_path: Path, use: Any):
+    make_runs(tmp_path / "runs", make_table(methods=("mean", "rgd", "focal"), primary="rgd"))
+    use(make_table(methods=("mean", "rgd_auto"), primary="rgd_auto"))
+    (results,) = collect(tmp_path / "runs")
+    assert results.table.primary == "rgd"
+    assert results.cells[0].differences["rgd"].primary
+
+
+def test_a_recipe_may_add_figures(tmp_path: Path, use: Any):
+    table = make_table()
+    make_runs(tmp_path / "runs", table, seeds=2)
+
+    def figures(results: Results) -> list[Figure]:
+        return [
+            Figure(title="Own figure", markup=svg.element("svg", role="img"), caption=f"{len(results.cells)} cells")
+        ]
+
+    use(table, figures=figures)
+    results = collect(tmp_path / "runs")
+    assert [f.title for f in results[0].extra] == ["Own figure"]
+    text = words(page_of(results, tmp_path))
+    assert "Own figure" in text
+    assert "2 cells" in text
+
+
+def test_three_settings_of_a_number_make_a_figure(tmp_path: Path, use: Any):
+    cells = tuple(Cell(name=f"imbalance {k:g}", settings={"imbalance": k}) for k in (1.0, 10.0, 100.0))
+    table = make_table(cells=cells)
+    make_runs(tmp_path / "runs", table, seeds=3)
+    use(table)
+    page = page_of(collect(tmp_path / "runs"), tmp_path)
+    assert "accuracy on the test set against imbalance" in words(page)
+    assert "imbalance (logarithmic)" in words(page)
+    assert 'class="line other"' in page
+
+
+def test_many_classes_are_shown_as_groups_in_the_order_of_their_counts(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
+    make_runs(tmp_path / "runs", table, seeds=2, classes=30, class_counts=list(range(30)))
+    use(table)
+    text = words(page_of(collect(tmp_path / "runs"), tmp_path))
+    assert "classes 1–3" in text
+    row = collect(tmp_path / "runs")[0].cells[0].rows["mean"]
+    recorded = np.mean([o.records[o.chosen]["test/class_accuracy"] for o in row.outcomes.values()], 0)
+    assert f"classes 1–3{100 * recorded[27:].mean():.1f} →" in text.replace("classes 1–3: ", "")[0:] or (
+        f"{100 * recorded[27:].mean():.1f} →" in text
+    )
+
+
+def test_provenance_prefers_what_runs_recorded(found: list[Results], tmp_path: Path):
+    text = words(page_of(found, tmp_path))
+    assert "as of this page; the runs recorded none" in text
+    assert "100 finished, 40 of them for tuning" in text
+    assert "2023-11-14 22:13 UTC" in text
+    recorded = {"versions": {"python": "3.99"}, "commit": "abc", "machine": "an abacus"}
+    known = replace(found[0], provenance={**found[0].provenance, "recorded": True, "environments": [recorded]})
+    text = words(page_of([known], tmp_path))
+    assert "python 3.99; commit abc" in text
+    assert "an abacus" in text
+
+
+# ── text tables and the terminal ──
+
+
+def test_markdown_latex_and_csv_agree(found: list[Results]):
+    lines = list(csv.DictReader(io.StringIO(report.tables(found, "csv"))))
+    markdown = report.tables(found, "markdown")
+    latex = report.tables(found, "latex")
+    assert len(lines) == 2 * 6
+    table = {}
+    for line in markdown.splitlines():
+        if line.startswith("| ") and "---" not in line:
+            label, *cells = (part.strip() for part in line.strip("| ").split(" | "))
+            table[label] = cells
+    rows = {}
+    for line in latex.splitlines():
+        if line.startswith(r"\texttt"):
+            label, *cells = line.removesuffix(r" \\").split(" & ")
+            rows[label] = cells
+    assert len(rows) == 6
+    for line in lines:
+        column = ["imbalance 100", "imbalance 10"].index(line["cell"])
+        expected = [100 * float(line["mean"]), 100 * float(line["sd"])]
+        expected += [100 * float(line[name]) for name in ("difference", "low", "high") if line[name]]
+        expected += [float(line["paper"])] if line["paper"] else []
+        in_latex = next(cells for label, cells in rows.items() if label == latex_label(line["label"]))[column]
+        for text in (table[line["label"]][column], in_latex):
+            printed = [float(n) for n in re.findall(r"[-+]?\d+\.\d+", text)]
+            assert printed == pytest.approx(expected, abs=0.0051)
+
+
+def latex_label(label: str) -> str:
+    return rf"\texttt{{{label.replace('×', chr(36) + chr(92) + 'times' + chr(36)).replace('_', chr(92) + '_')}}}"
+
+
+def test_csv_has_unrounded_numbers(found: list[Results]):
+    lines = csv.DictReader(io.StringIO(report.tables(found, "csv")))
+    line = next(line for line in lines if line["label"] == "rgd" and line["cell"] == "imbalance 100")
+    ours, plain = columns(0, "rgd")
+    assert float(line["mean"]) == pytest.approx(np.mean(ours), abs=1e-15)
+    assert float(line["p"]) == pytest.approx(scipy_stats.ttest_rel(ours, plain).pvalue)
+    assert line["conclusion"] == "better"
+    assert line["p_holm"] == ""
+    assert line["stand_in"] == "CIFAR-10 with ResNet-32"
+
+
+def test_an_unknown_format_is_named(found: list[Results]):
+    with pytest.raises(ValueError, match="'markdown', 'latex', 'csv', got 'docx'"):
+        report.tables(found, "docx")  # pyright: ignore
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_terminal_fits_and_gives_the_verdicts(found: list[Results], width: int):
+    out = io.StringIO()
+    report.terminal(found, Console(file=out, width=width))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    ours, _ = columns(0, "rgd")
+    assert f"{100 * np.mean(ours):.2f} ± {100 * np.std(ours, ddof=1):.2f} ▲" in text
+    assert "rgd improves on plain training" in text
+    assert all(label.split(":")[0] in text for label in GAINS)
+
+
+# ── drawing ──
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 8))
+def test_ticks_are_inside_few_and_evenly_spaced(low: float, width: float, count: int):
+    high = low + width
+    if not high - low > 1e-9 * abs(low):
+        return
+    ticks = svg.linear_ticks(low, high, count)
+    assert len(ticks) <= count + 1
+    assert all(low - 1e-6 * width <= t <= high + 1e-6 * width for t in ticks)
+    assert np.ptp(np.diff(ticks)) <= 1e-6 * width if len(ticks) > 2 else True
+
+
+@given(st.floats(0.001, 10), st.floats(1.5, 1e5))
+def test_logarithmic_ticks_are_inside(low: float, factor: float):
+    scale = svg.Scale(low, low * factor, 0, 100, log=True)
+    assert all(-1e-6 <= scale(t) <= 100 + 1e-6 for t in scale.ticks())
+    assert scale.ticks()
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_names_of_lines_never_touch(ends: list[float]):
+    frame = svg.Frame(x_domain=(0, 1), y_domain=(0, 1))
+    markup = svg.end_labels(frame, [(y, f"n{i}", "other", None) for i, y in enumerate(ends)])
+    heights = sorted(float(h) for h in re.findall(r' y="([\d.]+)"', markup))
+    assert len(heights) == len(ends)
+    assert all(b - a >= 12.9 for a, b in zip(heights, heights[1:], strict=False))
+
+
+def test_elements_escape_text_and_keep_markup():
+    assert svg.element("g", "<b>", svg.element("i"), data_m='"') == Markup('<g data-m="&#34;">&lt;b&gt;<i></i></g>')
+    assert svg.element("g", x=1.0, y=None, class_="a") == '<g x="1" class="a"></g>'
+
+
+def test_lines_break_where_numbers_do():
+    frame = svg.Frame(x_domain=(0, 4), y_domain=(0, 1))
+    drawn = svg.line(frame, [0, 1, 2, 3, 4], [0, 1, math.nan, 1, 0], role="primary")
+    assert drawn.count("M") == 2
+    assert "nan" not in drawn
+
+
+def test_histograms_keep_their_mass_and_place():
+    edges = np.linspace(1.0, 3.0, 5)
+    record = {"weights/min": 1.0, "weights/max": 2.0, "weights/histogram": [6, 2]}
+    # 6 of 8 lie in [1, 1.5], 2 in [1.5, 2], none above.
+    assert weights._rebinned(record, edges) == pytest.approx([0.75, 0.25, 0.0, 0.0])
+    point = {"weights/min": 1.0, "weights/max": 1.0, "weights/histogram": [8, 0]}
+    assert weights._rebinned(point, edges) == pytest.approx([1.0, 0.0, 0.0, 0.0])
+
+
+def test_units_follow_the_metric():
+    assert numbers.unit("test/accuracy", [0.5]).value(0.5) == "50.00"
+    assert numbers.unit("test/accuracy", [50.0]).scale == 1.0
+    assert numbers.unit("test/loss", [0.0123]).value(0.0123) == "0.01230"
+    assert numbers.unit("test/rmse", [123.4]).value(123.44) == "123.4"
+    assert numbers.typeset("-1.5 [-2, +3], a-b, x-3") == "−1.5 [−2, +3], a-b, x-3"
+    assert json.loads(json.dumps(str(numbers.breakable("a:b=<c>")))) == "a:<wbr>b=&lt;c&gt;"
