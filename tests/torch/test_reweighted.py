@@ -576,3 +576,42 @@ def test_a_whole_step_in_native_code():
     expected, model.weight.grad = model.weight.grad, None
     torch.compile(loss, fullgraph=True)(x, LABELS).backward()
     torch.testing.assert_close(model.weight.grad, expected, rtol=1e-5, atol=1e-6)
+
+
+class TestLossesOfOurOwn:
+    """Our losses carry what they ignore, their class weights and their floor as methods."""
+
+    output = torch.tensor([[2.0, 0.5, -1.0], [0.1, 0.3, 0.2], [-2.0, 1.0, 3.0], [0.0, 0.0, 0.0]])
+    target = torch.tensor([0, 2, 1, -100])
+
+    def test_ignored_labels_count_nowhere(self):
+        from reweigh.torch.losses import CrossEntropy
+
+        ours = Reweighted(CrossEntropy(ignore_index=-100), tau=1.0)
+        theirs = Reweighted(nn.CrossEntropyLoss(), tau=1.0)
+        output = self.output.clone().requires_grad_()
+        assert torch.allclose(ours(output, self.target), theirs(output, self.target))
+        assert torch.allclose(ours.eval()(output, self.target), F.cross_entropy(output, self.target))
+
+    def test_class_weights_multiply_after_the_weight(self):
+        from reweigh.torch.losses import ClassBalanced
+
+        loss = ClassBalanced(beta=0.9).bind([100, 10, 3])
+        output, target = self.output[:3].clone().requires_grad_(), self.target[:3]
+        class_weight = loss.sample_weight(target)
+        losses = F.cross_entropy(output, target, reduction="none")
+        weights = torch.exp(losses.detach().clamp(0, 1) / 2)
+        expected = (weights * class_weight * losses).sum() / class_weight.sum()
+        assert torch.allclose(Reweighted(loss, tau=1.0)(output, target), expected)
+
+    def test_the_floor_of_smoothed_labels_is_not_seen(self):
+        from reweigh.torch.losses import LabelSmoothing
+
+        output, target = self.output[:3].clone().requires_grad_(), self.target[:3]
+        criterion = Reweighted(LabelSmoothing(eps=0.1), tau=1.0)
+        loss = criterion(output, target)
+        smoothed = F.one_hot(target, 3) * 0.9 + 0.1 / 3
+        losses = -(smoothed * output.log_softmax(1)).sum(1)
+        entropy = -(smoothed * smoothed.log()).sum(1)
+        weights = torch.exp((losses - entropy).detach().clamp(0, 1) / 2)
+        assert torch.allclose(loss, (weights * losses).mean(), atol=1e-6)

@@ -7,11 +7,13 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from reweigh.torch.losses._base import Loss
 
 
 class Elements(NamedTuple):
@@ -74,6 +76,8 @@ class Criterion(nn.Module):
         inner = self.inner
         if isinstance(inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
             return self._class_index(inner, *inputs)
+        if isinstance(inner, Loss):
+            return self._of_our_own(inner, inner(*inputs), *inputs)
         _check_same_shape(inputs)
         if isinstance(inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
             return self._binary(inner, *inputs)
@@ -83,7 +87,7 @@ class Criterion(nn.Module):
         seen = self._free(own, inner, *inputs)
         if self.sums_the_rest:
             own, seen = own.flatten(1).sum(1), seen.flatten(1).sum(1)
-        return self._weighted_by_itself(own, seen, inputs)
+        return Elements(own, seen)
 
     def _class_index(self, inner: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Elements:
         """Cross entropy and NLL: class weights, ignored labels, smoothing, soft targets."""
@@ -127,17 +131,19 @@ class Criterion(nn.Module):
             seen = seen - torch.special.entr(wide) - torch.special.entr(1 - wide)
         return Elements(own, seen)
 
-    def _weighted_by_itself(self, own: Tensor, seen: Tensor, inputs: tuple[Any, ...]) -> Elements:
-        """Our own losses carry class weights and floors as methods; other criteria have neither."""
-        measure = None
-        class_weight: Any = getattr(self.inner, "sample_weight", None)
-        if callable(class_weight) and (of_target := class_weight(inputs[1])) is not None:
-            measure = cast(Tensor, of_target).to(own.dtype)
-            own = own * measure
-        floor: Any = getattr(self.inner, "floor", None)
-        if self.floor and callable(floor):
-            seen = seen - cast("Tensor | float", floor(inputs[1]))
-        return Elements(own, seen, measure)
+    def _of_our_own(self, loss: Loss, own: Tensor, output: Tensor, target: Tensor) -> Elements:
+        """Our own losses say what they ignore, how classes weigh and how low they can get."""
+        seen, mask, class_weight = own.detach(), loss.mask(target), loss.sample_weight(target)
+        if self.floor:
+            lowest = loss.floor(target, output.shape[1] if output.ndim > 1 else None)
+            seen = seen - lowest if mask is None else torch.where(mask, seen - lowest, 0.0)
+        if mask is not None:
+            own = torch.where(mask, own, 0.0)
+        measure = None if mask is None else mask.to(own.dtype)
+        if class_weight is not None:
+            class_weight = class_weight.to(own.dtype)
+            own, measure = own * class_weight, class_weight if measure is None else class_weight * measure
+        return Elements(own, seen, measure, mask)
 
     def _free(self, own: Tensor, inner: Callable[..., Any], *inputs: Any) -> Tensor:
         """The same loss without class weights, as a constant."""
