@@ -53,8 +53,7 @@ def run(
 
     What is finished is not done again: after an interruption the same command goes on where it stopped.
 
-    Examples
-    --------
+    For example:
         reweigh run longtail --preset smoke
         reweigh run longtail --method rgd --method term:t=0.5 --seeds 10
         reweigh run noise --set data=fashion_mnist --set model=cnn --jobs 2
@@ -125,7 +124,7 @@ def report_command(runs_dir: Positional[Path], /, out: Path | None = None, prese
     if not results:
         raise ValueError(f"there are no runs in {runs_dir}.")
     out = out or runs_dir / "report.html"
-    formats = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+    formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
     if out.suffix in formats:
         write_atomically(out, report.tables(results, formats[out.suffix]))
     else:
@@ -181,28 +180,35 @@ def _recipes() -> Table:
 def _methods() -> Table:
     from reweigh.method import cards
 
-    shown = Table("slot", "name", "what it is", "hyper-parameters (searched)", "exact in parts", "cost", box=None)
+    heads = ["slot", "name", "what it is", "hyper-parameters (searched)", "exact in parts", "cost"]
+    heads = heads if Console().width >= 110 else heads[:4]
+    shown = Table(*heads, box=None, pad_edge=False)
     last = ""
     for card in cards():
         if card.slot != last and last:
             shown.add_section()
         parameters = ", ".join(_parameter(name, default, card.search) for name, default in card.defaults.items())
         exact = "" if card.separable is None else ("yes" if card.separable else "no")
-        shown.add_row(
+        row = [
             card.slot if card.slot != last else "",
             card.name,
             card.missing or card.summary,
             parameters,
             exact,
             card.cost,
-        )
+        ]
+        shown.add_row(*row[: len(heads)])
         last = card.slot
     return shown
 
 
 def _parameter(name: str, default: Any, search: Any) -> str:
     values = search.get(name)
-    return f"{name}={default}" + (f" ({' '.join(f'{v:g}' for v in values)})" if values else "")
+    return f"{name}={default}" + (f" ({' '.join(_short(v) for v in values)})" if values else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _data() -> Table:

@@ -8,9 +8,8 @@ learning rate. Both ask whether a gain is more than a larger step.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> l
     for cell in question.table.cells:
         settings = question.cell_settings(cell)
         rows = {m: chosen[cell.name, m] for m in question.table.methods_of(cell) if (cell.name, m) in chosen}
-        if question.table.controls and question.table.primary in rows and BASELINE in rows:
+        if _controlled(question, rows):
             normalised = _with(method(rows[question.table.primary].method), {"normalize": "mean"})
             rows[NORMALISED] = Trial(method=str(normalised), lr=rows[BASELINE].lr)
         for label, trial in rows.items():
@@ -158,13 +157,24 @@ def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]
 
     The learning rate is the baseline's own and is never multiplied: Adam would make that control unfair.
     """
-    by_row = {(s.cell, s.label, s.seed): s for s in comparison} if question.table.controls else {}
+    by_row = {(s.cell, s.label, s.seed): s for s in comparison}
+    normalised = {s.cell for s in by_row.values() if s.label == NORMALISED}
     controls: list[Spec] = []
     for (cell, label, seed), spec in by_row.items():
-        plain = by_row.get((cell, BASELINE, seed))
-        if label == question.table.primary and plain is not None:
-            controls.append(dataclasses.replace(plain, label=SCALED_BASELINE, scale_from=spec.id))
+        if label == question.table.primary and cell in normalised:
+            controls.append(replace(by_row[cell, BASELINE, seed], label=SCALED_BASELINE, scale_from=spec.id))
     return controls
+
+
+def _controlled(question: Question, rows: Mapping[str, Trial]) -> bool:
+    """Whether there is a scale to control: other methods' weights have mean one already."""
+    primary = rows.get(question.table.primary)
+    return (
+        question.table.controls
+        and primary is not None
+        and BASELINE in rows
+        and hasattr(method(primary.method).objective, "normalize")
+    )
 
 
 def _axes(base: Method) -> dict[str, tuple[Any, ...]]:
@@ -183,7 +193,7 @@ def _with(base: Method, changes: Mapping[str, Any]) -> Method:
     for name, value in changes.items():
         slot, _, field = name.rpartition(".")
         slot = slot or "objective"
-        base = dataclasses.replace(base, **{slot: dataclasses.replace(getattr(base, slot), **{field: value})})
+        base = replace(base, **{slot: replace(getattr(base, slot), **{field: value})})
     return base
 
 

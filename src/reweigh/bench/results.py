@@ -118,19 +118,33 @@ def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
 
 
 def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that may stand in one table: those whose settings differ in tuning and in what makes the cells only."""
-    free = {"lr", *(name for cell in table.cells for name in cell.settings)}
+    """Runs that may stand in one table: those that agree in all settings that their cells leave open."""
+    known = {cell.name: cell for cell in table.cells}
     groups: dict[str, list[Run]] = collections.defaultdict(list)
     for run in runs:
-        fixed = {name: value for name, value in run.spec.settings.items() if name not in free}
-        groups[json.dumps(fixed, sort_keys=True)].append(run)
-    parsed = [json.loads(text) for text in groups]
-    names = sorted({name for settings in parsed for name in settings})
-    differing = [name for name in names if len({json.dumps(settings.get(name)) for settings in parsed}) > 1]
-    return {
-        ", ".join(f"{name}={settings.get(name)}" for name in differing): members
-        for settings, members in zip(parsed, groups.values(), strict=True)
-    }
+        groups[json.dumps(_open_settings(run, known.get(run.spec.cell)), sort_keys=True)].append(run)
+    variants: list[tuple[dict[str, Any], list[Run]]] = []
+    # Cells that leave most open say most about which variant they are of: they come first, then the larger groups.
+    for text, members in sorted(groups.items(), key=lambda item: (-len(json.loads(item[0])), -len(item[1]))):
+        settings: dict[str, Any] = json.loads(text)
+        fitting = [v for v in variants if all(v[0].get(name, value) == value for name, value in settings.items())]
+        if fitting:
+            largest = max(fitting, key=lambda variant: len(variant[1]))
+            largest[0].update(settings)
+            largest[1].extend(members)
+        else:
+            variants.append((settings, list(members)))
+    names = sorted({name for settings, _ in variants for name in settings})
+    differing = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in variants}) > 1]
+    named = {", ".join(f"{n}={settings.get(n)}" for n in differing): members for settings, members in variants}
+    return dict(sorted(named.items()))
+
+
+def _open_settings(run: Run, cell: Cell | None) -> dict[str, Any]:
+    """A run's settings without the tuned rate and without what its cell sets, unless it was run otherwise."""
+    fixed = {} if cell is None else {name: json.dumps(value) for name, value in cell.settings.items()}
+    settings = run.spec.settings.items()
+    return {name: value for name, value in settings if name != "lr" and fixed.get(name) != json.dumps(value)}
 
 
 def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Results:
@@ -189,10 +203,16 @@ def _cell(table: Table, cell: Cell, runs: Sequence[Run]) -> CellResults:
             tuning.append(outcome)
         else:
             found.setdefault(run.spec.label, {})[run.spec.seed] = outcome
-    order = [*table.methods, plan.NORMALISED, plan.SCALED_BASELINE]
+    order = row_order(table)
     labels = sorted(found, key=lambda label: (order.index(label) if label in order else len(order), label))
     rows = {label: Row(label=label, outcomes=found[label], paper=cell.paper.get(label)) for label in labels}
     return CellResults(cell=cell, rows=rows, differences=_differences(table, rows), tuning=tuning)
+
+
+def row_order(table: Table) -> list[str]:
+    """All rows that some cell may have, in the order of the table, controls last."""
+    rows = (method for cell in table.cells for method in table.methods_of(cell))
+    return list(dict.fromkeys((*table.methods, *rows, plan.NORMALISED, plan.SCALED_BASELINE)))
 
 
 def _outcome(table: Table, run: Run) -> Outcome:
