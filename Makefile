@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+TENSORFLOW := .venv-tensorflow
 # One line of progress for each step; pip stays quiet unless it fails.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Small models on few cores: one OpenMP thread a process beats barrier stalls, and
@@ -13,10 +14,10 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow lint format docs bench clean
+.PHONY: help demo test test-fast test-slow test-tensorflow lint format docs bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 $(STAMPS)/torch: constraints.txt
 	@echo "==> making $(VENV) and installing torch (once)"
@@ -46,6 +47,18 @@ test-fast: $(STAMPS)/dev ## run the tests that need no worker processes, in unde
 test-slow: $(STAMPS)/dev ## run the long tier
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow --timeout 3600
 
+# TensorFlow brings 1.5 GB and its own pins, so it lives apart and outside the ordinary run.
+$(TENSORFLOW)/stamps/ready: pyproject.toml constraints.txt
+	@echo "==> making $(TENSORFLOW) and installing TensorFlow (once)"
+	@test -x $(TENSORFLOW)/bin/python || $(PYTHON) -m venv $(TENSORFLOW)
+	@$(TENSORFLOW)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  tensorflow-cpu -e '.[keras]'
+	@mkdir -p $(TENSORFLOW)/stamps && touch $@
+
+test-tensorflow: $(TENSORFLOW)/stamps/ready ## test the Keras adapter on TensorFlow, in an environment of its own
+	KERAS_BACKEND=tensorflow TF_ENABLE_ONEDNN_OPTS=0 TF_CPP_MIN_LOG_LEVEL=2 \
+	  $(TENSORFLOW)/bin/python tests/integrations/workers/keras_backend.py
+
 lint: $(STAMPS)/dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,4 +76,4 @@ bench: $(STAMPS)/dev ## time the library against plain training; writes benchmar
 	$(BIN)/python benchmarks/overhead.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) docs/_build docs/generated demo dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(TENSORFLOW) docs/_build docs/generated demo dist .pytest_cache .ruff_cache

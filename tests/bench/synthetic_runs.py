@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,13 +61,15 @@ def make_runs(root: Path, table: Table, *, seeds: int = 5, epochs: int = 6, clas
 
     `extra` goes into the first record of every run (class names, for one).
     """
-    question = Question(recipe="made_up", table=table, settings={"lr": 0.1, "epochs": epochs, "imbalance": 0.0})
+    question = Question(
+        recipe="made_up", table=replace(table, seeds=seeds), settings={"lr": 0.1, "epochs": epochs, "imbalance": 0.0}
+    )
     names = [cell.name for cell in table.cells]
-    tuning = plan.tuning(question, 5)
+    tuning = plan.tuning(question)
     for spec in tuning:
         rate = math.log(spec.settings["lr"] / 0.1)
         write_run(root, spec, 0.7 - 0.05 * rate**2 + 0.001 * (sum(map(ord, spec.method)) % 17), epochs, classes, extra)
-    comparison = plan.comparison(question, plan.choose(question, tuning, root), seeds)
+    comparison = plan.comparison(question, plan.choose(question, tuning, root))
     for spec in comparison + plan.scale_controls(question, comparison):
         write_run(root, spec, value(spec.label, names.index(spec.cell), spec.seed), epochs, classes, extra)
 
@@ -103,7 +106,8 @@ def write_run(root: Path, spec: Spec, final: float, epochs: int, classes: int, e
                         min(max(accuracy + 0.2 - 0.04 * k + 0.01 * k * weighs, 0), 1) for k in range(classes)
                     ],
                     **(extra if epoch == 1 else {}),
-                }
+                },
+                synced=False,
             )
         writer.array("mean_weight", np.ones(10 * epochs, np.float32))
         writer.finish({"seconds": 1.5, "finished": 1_700_000_000.0 + spec.seed})

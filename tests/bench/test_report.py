@@ -3,9 +3,11 @@ from __future__ import annotations
 import csv
 import html.parser
 import io
+import itertools
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,8 @@ class Outline(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text.append(data)
 
 
 def outline(page: str) -> Outline:
@@ -76,13 +79,20 @@ def use(monkeypatch: pytest.MonkeyPatch):
     return use_table
 
 
-@pytest.fixture
-def found(tmp_path: Path, use: Any) -> list[Results]:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells, four methods, five seeds, with tuning and controls."""
-    table = make_table()
-    make_runs(tmp_path / "runs", table)
-    use(table)
-    return collect(tmp_path / "runs")
+    root = tmp_path_factory.mktemp("runs")
+    make_runs(root, make_table())
+    return root
+
+
+@pytest.fixture(scope="module")
+def found(finished: Path) -> list[Results]:
+    """What these runs say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "load", lambda name: make_recipe(make_table()))
+        return collect(finished)
 
 
 def page_of(results: list[Results], folder: Path) -> str:
@@ -100,11 +110,17 @@ def minus(text: str) -> str:
 # ── the page ──
 
 
+@pytest.fixture(scope="module")
+def page(found: list[Results], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of these runs."""
+    return page_of(found, tmp_path_factory.mktemp("page"))
+
+
 @pytest.mark.parametrize("cell", [0, 1])
 @pytest.mark.parametrize("label", ["rgd", "term:t=0.5", plan.NORMALISED, plan.SCALED_BASELINE])
-def test_page_has_the_numbers_of_the_runs(found: list[Results], tmp_path: Path, cell: int, label: str):
+def test_page_has_the_numbers_of_the_runs(page: str, cell: int, label: str):
     ours, plain = columns(cell, label)
-    text = words(page_of(found, tmp_path))
+    text = words(page)
     assert f"{100 * np.mean(ours):.2f} ± {100 * np.std(ours, ddof=1):.2f}" in text
     test = scipy_stats.ttest_rel(ours, plain)
     low, high = test.confidence_interval(0.95)
@@ -112,21 +128,20 @@ def test_page_has_the_numbers_of_the_runs(found: list[Results], tmp_path: Path, 
     assert minus(f"{100 * difference:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]") in text
 
 
-def test_page_says_the_verdict_first(found: list[Results], tmp_path: Path):
-    text = words(page_of(found, tmp_path))
-    head = "Of 2 settings, rgd improves on plain training in 1, shows no evidence of a difference in 1, and is worse in none."
+def test_page_says_the_verdict_first(page: str):
+    text = words(page)
+    head = "Of 2 settings, rgd improves on plain training in 1, shows no evidence of a difference in 1, "
+    head += "and is worse in none."
     assert head in text
     assert text.index(head) < text.index("All methods") < text.index("Where the numbers come from")
     assert "imbalance 100. rgd improves on plain training in accuracy on the test set: +" in text
     assert "imbalance 10. No evidence of a difference in accuracy on the test set" in text
-    assert "the gain survives in 1 of the one setting that gained" not in text
     assert "the gain survives in the one setting that gained" in text
-    assert "gains too in none of them, and rgd is ahead of that in 1" not in text
     assert "does not gain there" in text
 
 
-def test_page_has_the_papers_figures_the_rule_and_the_stand_in(found: list[Results], tmp_path: Path):
-    text = words(page_of(found, tmp_path))
+def test_page_has_the_papers_figures_the_rule_and_the_stand_in(page: str):
+    text = words(page)
     assert "paper 73.75†" in text
     assert "The paper: +3.39†" in text
     assert "largest val/accuracy, earliest epoch on ties" in text
@@ -134,8 +149,7 @@ def test_page_has_the_papers_figures_the_rule_and_the_stand_in(found: list[Resul
     assert "Nothing here was measured." in text
 
 
-def test_page_has_the_last_epoch_and_the_tuned_settings(found: list[Results], tmp_path: Path):
-    page = page_of(found, tmp_path)
+def test_page_has_the_last_epoch_and_the_tuned_settings(found: list[Results], page: str):
     row = found[0].cells[0].rows["rgd"]
     last = [run.records()[-1]["test/accuracy"] for run in (o.run for o in row.outcomes.values())]
     assert f"last epoch {100 * np.mean(last):.2f} ± {100 * np.std(last, ddof=1):.2f}" in words(page)
@@ -144,8 +158,7 @@ def test_page_has_the_last_epoch_and_the_tuned_settings(found: list[Results], tm
     assert "lr 0.1" in words(page)
 
 
-def test_page_is_balanced_self_contained_and_small(found: list[Results], tmp_path: Path):
-    page = page_of(found, tmp_path)
+def test_page_is_balanced_self_contained_and_small(page: str):
     seen = outline(page).seen
     assert len(page.encode()) < 1_500_000
     assert not re.findall(r"https?://", page)
@@ -159,8 +172,7 @@ def test_page_is_balanced_self_contained_and_small(found: list[Results], tmp_pat
     assert sum(tag == "script" for tag, _ in seen) == 1
 
 
-def test_every_figure_is_there_and_named(found: list[Results], tmp_path: Path):
-    page = page_of(found, tmp_path)
+def test_every_figure_is_there_and_named(page: str):
     text = words(page)
     for heading in (
         "More than a larger step?",
@@ -182,7 +194,7 @@ def test_every_figure_is_there_and_named(found: list[Results], tmp_path: Path):
 def test_page_is_the_same_twice_and_written_whole(found: list[Results], tmp_path: Path):
     first = page_of(found, tmp_path)
     assert page_of(found, tmp_path) == first
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "runs"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html"]
     broken = [replace(found[0], table=replace(found[0].table, metric="nothing"))]
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is, the old page must survive it
         report.write([*broken, None], tmp_path / "page.html")  # pyright: ignore
@@ -218,7 +230,7 @@ def test_everything_from_data_is_escaped(tmp_path: Path, use: Any):
     results = [replace(r, extra=(Figure(title=EVIL, markup="<svg></svg>", caption=EVIL),)) for r in collect(tmp_path)]
     page = page_of(results, tmp_path)
     assert sum(tag == "script" for tag, _ in outline(page).seen) == 1
-    assert "alert" not in page.replace("&lt;script&gt;alert(", "").replace("alert(&#34;", "")
+    assert "<script>alert" not in page
     assert page.count("&lt;script&gt;") > 100
     report.terminal(results, Console(file=io.StringIO(), width=100))
     assert "<script>" not in report.tables(results, "markdown").replace(r"\<script\>", "")
@@ -231,10 +243,9 @@ def test_nothing_finished_is_a_page_too(tmp_path: Path):
     assert "No run has finished yet" in words(page_of([], tmp_path))
 
 
-def test_unfinished_missing_and_short_rows_are_named(tmp_path: Path, use: Any):
+def test_unfinished_missing_and_short_rows_are_named(finished: Path, tmp_path: Path, use: Any):
     table = make_table()
-    root = tmp_path / "runs"
-    make_runs(root, table)
+    root = Path(shutil.copytree(finished, tmp_path / "runs"))
     for run in load_runs(root):
         if run.spec.label == "focal" and run.spec.cell == "imbalance 10" and run.spec.seed in (1, 3):
             (run.directory / "done").unlink()
@@ -271,14 +282,10 @@ def test_a_diverged_row_is_reported_and_not_averaged(tmp_path: Path, use: Any):
 
 
 @pytest.mark.parametrize("smallest", [False, True])
-def test_less_can_be_better(tmp_path: Path, use: Any, smallest: bool):
-    table = make_table(smallest=smallest)
-    make_runs(tmp_path / "runs", table)
-    use(table)
-    cell = collect(tmp_path / "runs")[0].cells[0]
-    term = report.tables(collect(tmp_path / "runs"), "csv").splitlines()
-    lines = [line for line in csv.DictReader(io.StringIO("\n".join(term))) if line["cell"] == cell.cell.name]
-    conclusions = {line["label"]: line["conclusion"] for line in lines}
+def test_less_can_be_better(finished: Path, use: Any, smallest: bool):
+    use(make_table(smallest=smallest))
+    lines = csv.DictReader(io.StringIO(report.tables(collect(finished), "csv")))
+    conclusions = {line["label"]: line["conclusion"] for line in lines if line["cell"] == "imbalance 100"}
     assert conclusions["term:t=0.5"] == ("better" if smallest else "worse")
 
 
@@ -338,16 +345,15 @@ def test_a_row_that_was_tuned_again_is_not_mixed(tmp_path: Path, use: Any):
     assert "4 finished runs whose row was tuned again" in words(page_of([results], tmp_path))
 
 
-def test_the_row_with_controls_is_primary_where_the_tables_was_not_run(tmp_path: Path, use: Any):
-    make_runs(tmp_path / "runs", make_table(methods=("mean", "rgd", "focal"), primary="rgd"))
+def test_the_row_with_controls_is_primary_where_the_tables_was_not_run(finished: Path, use: Any):
     use(make_table(methods=("mean", "rgd_auto"), primary="rgd_auto"))
-    (results,) = collect(tmp_path / "runs")
+    (results,) = collect(finished)
     assert results.table.primary == "rgd"
     assert results.cells[0].differences["rgd"].primary
 
 
 def test_a_recipe_may_add_figures(tmp_path: Path, use: Any):
-    table = make_table()
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
     make_runs(tmp_path / "runs", table, seeds=2)
 
     def figures(results: Results) -> list[Figure]:
@@ -360,7 +366,7 @@ def test_a_recipe_may_add_figures(tmp_path: Path, use: Any):
     assert [f.title for f in results[0].extra] == ["Own figure"]
     text = words(page_of(results, tmp_path))
     assert "Own figure" in text
-    assert "2 cells" in text
+    assert "1 cells" in text
 
 
 def test_three_settings_of_a_number_make_a_figure(tmp_path: Path, use: Any):
@@ -374,6 +380,38 @@ def test_three_settings_of_a_number_make_a_figure(tmp_path: Path, use: Any):
     assert 'class="line other"' in page
 
 
+def test_cells_may_have_rows_and_settings_of_their_own(tmp_path: Path, use: Any):
+    cells = (
+        Cell(name="digits", settings={"imbalance": 1.0}),
+        Cell(
+            name="letters",
+            settings={"imbalance": 1.0, "data": "letters"},
+            methods=("mean", "rgd", "absgd"),
+            stand_in="A",
+        ),
+    )
+    table = make_table(cells=cells, methods=("mean", "rgd"), controls=False)
+
+    def final(cell: str, label: str, seed: int, **settings: Any) -> None:
+        settings = {"lr": 0.1, "imbalance": 1.0, "epochs": 9, **settings}
+        spec = Spec(recipe="made_up", cell=cell, label=label, settings=settings, method=label, seed=seed)
+        write_run(tmp_path, spec, 0.5 + 0.01 * seed * len(label), 3, 3, {})
+
+    for seed in range(3):
+        final("digits", "mean", seed, data="digits")
+        final("digits", "rgd", seed, data="digits")
+        final("digits", "mean", seed, data="digits", epochs=2)  # another preset in the same folder
+        final("letters", "absgd", seed, data="letters")
+    use(table)
+    results = {r.variant: r for r in collect(tmp_path)}
+    assert list(results) == ["epochs=2", "epochs=9"]
+    assert [c.cell.name for c in results["epochs=9"].cells] == ["digits", "letters"]
+    text = words(page_of([results["epochs=9"]], tmp_path))
+    assert "letters: mean, rgd." in text
+    assert "digits: absgd" not in text
+    assert "scale controls" not in text
+
+
 def test_many_classes_are_shown_as_groups_in_the_order_of_their_counts(tmp_path: Path, use: Any):
     table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
     make_runs(tmp_path / "runs", table, seeds=2, classes=30, class_counts=list(range(30)))
@@ -382,9 +420,7 @@ def test_many_classes_are_shown_as_groups_in_the_order_of_their_counts(tmp_path:
     assert "classes 1–3" in text
     row = collect(tmp_path / "runs")[0].cells[0].rows["mean"]
     recorded = np.mean([o.records[o.chosen]["test/class_accuracy"] for o in row.outcomes.values()], 0)
-    assert f"classes 1–3{100 * recorded[27:].mean():.1f} →" in text.replace("classes 1–3: ", "")[0:] or (
-        f"{100 * recorded[27:].mean():.1f} →" in text
-    )
+    assert f"classes 1–3: baseline {100 * recorded[27:].mean():.1f} %" in text
 
 
 def test_provenance_prefers_what_runs_recorded(found: list[Results], tmp_path: Path):
@@ -488,7 +524,7 @@ def test_names_of_lines_never_touch(ends: list[float]):
     markup = svg.end_labels(frame, [(y, f"n{i}", "other", None) for i, y in enumerate(ends)])
     heights = sorted(float(h) for h in re.findall(r' y="([\d.]+)"', markup))
     assert len(heights) == len(ends)
-    assert all(b - a >= 12.9 for a, b in zip(heights, heights[1:], strict=False))
+    assert all(b - a >= 12.9 for a, b in itertools.pairwise(heights))
 
 
 def test_elements_escape_text_and_keep_markup():

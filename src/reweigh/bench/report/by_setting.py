@@ -8,7 +8,7 @@ from typing import Any
 
 from reweigh.bench import plan
 from reweigh.bench.report import svg
-from reweigh.bench.report.numbers import Look, looks, unit_of
+from reweigh.bench.report.numbers import Look, looks, signed, unit_of
 from reweigh.bench.report.panels import Group, Panel
 from reweigh.bench.results import CellResults, Results
 
@@ -61,8 +61,8 @@ def _panels(results: Results, name: str, places: Mapping[float, CellResults]) ->
     panels = [_panel(results, name, f"{metric} against {name}", lines(_mean), unit.tick)]
     differences = lines(_difference)
     if differences:
-        title = f"difference to {plan.BASELINE} against {name}{', points' if unit.points else ''}"
-        panels.append(_panel(results, name, title, differences, lambda v: f"{v * unit.scale:+.3g}".replace("-", "−")))
+        title = f"difference to the baseline against {name}{', points' if unit.points else ''}"
+        panels.append(_panel(results, name, title, differences, lambda v: signed(v * unit.scale)))
     return panels
 
 
@@ -91,6 +91,7 @@ def _panel(results: Results, name: str, title: str, lines: Sequence[_Line], tick
         )
         return svg.chart(
             frame,
+            svg.rule(frame, 0.0) if _compares(lines) else "",
             svg.clipped(frame, *(_draw(frame, line, tick) for line in lines)),
             svg.end_labels(frame, _names(results, lines, frame, letters)),
             title=title,
@@ -105,10 +106,15 @@ def _panel(results: Results, name: str, title: str, lines: Sequence[_Line], tick
     return Panel(title=title, markup=wide + svg.element("div", draw(380, 300, 12), class_="when-narrow"))
 
 
+def _compares(lines: Sequence[_Line]) -> bool:
+    """Whether the lines are differences: then the baseline is not one of them, but their zero."""
+    return all(line.look.label != plan.BASELINE for line in lines)
+
+
 def _domain(lines: Sequence[_Line]) -> tuple[float, float]:
     """Room for the main rows and for others near them: one method that fails should not flatten all the rest."""
     main = [y for line in lines if line.look.main for y in line.ys] or [y for line in lines for y in line.ys]
-    low, high = svg.padded(main, share=0.6)
+    low, high = svg.padded(main, share=1.2)
     return svg.padded([y for line in lines for y in line.ys if low <= y <= high])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 from markupsafe import Markup
 
 from reweigh.bench import plan
-from reweigh.bench.report.svg import element
-from reweigh.bench.results import CellResults, Outcome, Results, Row
+from reweigh.bench.report.svg import Scale, element, linear_ticks
+from reweigh.bench.results import Outcome, Results, Row
 
 _METRIC = "test/class_accuracy"
 #: More classes than this are shown as groups of neighbours.
@@ -35,33 +36,42 @@ class ClassPanel:
 
     name: str
     lines: Sequence[ClassLine]
+    axis: Markup
 
 
 def classes(results: Results) -> list[ClassPanel]:
-    """A panel for each cell whose runs recorded the accuracy of each class."""
-    panels: list[ClassPanel] = []
+    """A panel for each cell whose runs recorded the accuracy of each class, all on one scale."""
+    found: dict[str, list[tuple[str, float, float]]] = {}
     for cell in results.cells:
         plain, ours = cell.rows.get(plan.BASELINE), cell.rows.get(results.table.primary)
         if plain and ours and _recorded(plain) and _recorded(ours):
-            panels.append(ClassPanel(name=cell.cell.name, lines=_lines(cell, plain, ours)))
-    return panels
+            found[cell.cell.name] = _accuracies(plain, ours)
+    values = [value for lines in found.values() for _, *both in lines for value in both]
+    # Whole tens of percent around all values.
+    low = math.floor(10 * min(values, default=0.0) + 1e-9) / 10
+    scale = Scale(low, max(math.ceil(10 * max(values, default=1.0) - 1e-9) / 10, low + 0.1), 2, 98)
+    return [
+        ClassPanel(name=name, lines=[_line(*line, scale) for line in lines], axis=_axis(scale))
+        for name, lines in found.items()
+    ]
 
 
 def _recorded(row: Row) -> bool:
     return all(_METRIC in o.records[o.chosen] for o in row.outcomes.values())
 
 
-def _lines(cell: CellResults, plain: Row, ours: Row) -> list[ClassLine]:
+def _accuracies(plain: Row, ours: Row) -> list[tuple[str, float, float]]:
+    """Name, baseline and primary accuracy of each class, or of groups of neighbours where classes are many."""
     first = next(iter(plain.outcomes.values()))
     base, primary = (np.mean([o.records[o.chosen][_METRIC] for o in row.outcomes.values()], 0) for row in (plain, ours))
     order = _head_to_tail(first, len(base))
     names = _recorded_list(first, "class_names") or [f"class {i}" for i in range(len(base))]
     if len(order) <= _MOST_CLASSES:
-        return [_line(str(names[i]), float(base[i]), float(primary[i])) for i in order]
+        return [(str(names[i]), float(base[i]), float(primary[i])) for i in order]
     parts = np.array_split(np.asarray(order), _GROUPS)
     places = np.cumsum([0, *map(len, parts)])
     return [
-        _line(f"classes {places[k] + 1}–{places[k + 1]}", float(base[part].mean()), float(primary[part].mean()))
+        (f"classes {places[k] + 1}–{places[k + 1]}", float(base[part].mean()), float(primary[part].mean()))
         for k, part in enumerate(parts)
     ]
 
@@ -76,13 +86,13 @@ def _recorded_list(outcome: Outcome, name: str) -> list[Any] | None:
     return next((record[name] for record in outcome.records if name in record), None)
 
 
-def _line(name: str, base: float, primary: float) -> ClassLine:
-    left, right = f"{100 * base:.1f} %", f"{100 * primary:.1f} %"
-    at = [f"{1.5 + 97 * value:.2f}%" for value in (base, primary)]
+def _line(name: str, base: float, primary: float, scale: Scale) -> ClassLine:
+    left, right = f"{100 * base:.1f}", f"{100 * primary:.1f}"
+    at = [f"{scale(value):.2f}%" for value in (base, primary)]
     mark = element(
         "svg",
-        element("title", f"{name}: baseline {left}, primary {right}"),
-        element("line", class_="grid", x1="1.5%", x2="98.5%", y1=9, y2=9),
+        element("title", f"{name}: baseline {left} %, primary {right} %"),
+        element("line", class_="grid", x1="2%", x2="98%", y1=9, y2=9),
         element("line", class_="link " + ("primary" if primary >= base else "loss"), x1=at[0], x2=at[1], y1=9, y2=9),
         element("circle", class_="dot hollow baseline", cx=at[0], cy=9, r=4),
         element("circle", class_="dot primary", cx=at[1], cy=9, r=4),
@@ -91,3 +101,11 @@ def _line(name: str, base: float, primary: float) -> ClassLine:
         role="img",
     )
     return ClassLine(name=name, mark=mark, baseline=left, primary=right)
+
+
+def _axis(scale: Scale) -> Markup:
+    ticks = [
+        element("text", f"{100 * value:g}", x=f"{scale(value):.2f}%", y=11, class_="tick", text_anchor="middle")
+        for value in linear_ticks(scale.low, scale.high, 3)
+    ]
+    return element("svg", *ticks, class_="mark", height=16, aria_hidden="true")

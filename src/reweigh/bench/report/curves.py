@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
 from reweigh.bench import plan
 from reweigh.bench.report import svg
@@ -29,52 +30,57 @@ def _panel(results: Results, cell: CellResults, name: str) -> Panel | None:
     }
     if not found:
         return None
-    words = {results.table.select: "validation, selects: ", results.table.metric: "test, reported: "}
-    title = words.get(name, "") + _plain(name)
+    uses = {results.table.select: ", selects", results.table.metric: ", reported"}
+    title = _plain(name) + uses.get(name, "")
     means = [v for values in found.values() for v in values.mean]
-    written = unit(name, means)
-    return Panel(
-        title=title,
-        markup=lines(found, title, cell.cell.name, {k: looks(results)[k].role for k in found}, written.tick),
-    )
+    roles = {label: looks(results)[label].role for label in found}
+    return Panel(title=title, markup=lines(found, f"{title}, {cell.cell.name}", roles, unit(name, means).tick))
 
 
 def lines(
-    found: dict[str, Series], title: str, cell: str, roles: dict[str, str], tick: Callable[[float], str]
+    found: Mapping[str, Series],
+    title: str,
+    roles: Mapping[str, str],
+    tick: Callable[[float], str],
+    *,
+    within: tuple[float, float] | None = None,
 ) -> svg.Markup:
-    """Series with bands, each named at its end."""
-    everything = [v for values in found.values() for v in (*values.mean, *values.low, *values.high)]
-    means = [v for values in found.values() for v in values.mean if v > 0]
+    """Series with bands, each named at its end; numbers that have bounds are drawn on a linear axis `within` them."""
+    means = [v for values in found.values() for v in values.mean if math.isfinite(v)]
+    everything = means + [v for values in found.values() for v in (*values.low, *values.high)]
     # A loss that falls by orders of magnitude is a flat line on a linear axis.
-    log = len(means) == sum(len(v.mean) for v in found.values()) and max(means) > 40 * min(means)
+    log = within is None and min(means) > 0 and max(means) > 40 * min(means)
     epochs = [e for values in found.values() for e in values.epochs]
     frame = svg.Frame(
         x_domain=(min(epochs), max(epochs)),
-        y_domain=(min(means), max(means)) if log else svg.padded(everything),
-        labels=max(24.0, 6.6 * max(len(name) for name in found) + 10) if max(map(len, found)) < 16 else 110,
+        y_domain=(min(means), max(means)) if log else svg.padded(everything, within=within),
+        labels=16 + 6.6 * min(max(map(len, found)), 14),
         log_y=log,
     )
-    marks: list[str] = []
-    for name, values in found.items():
-        marks.append(svg.band(frame, values.epochs, values.low, values.high, role=roles[name]))
-    for name, values in found.items():
-        marks.append(
-            svg.line(
-                frame, values.epochs, values.mean, role=roles[name], tip=f"{name}: {tick(values.mean[-1])} at the end"
-            )
-        )
-    marks.append(svg.end_labels(frame, [(v.mean[-1], name, roles[name], None) for name, v in found.items()]))
-    ends = "; ".join(f"{name} ends at {tick(values.mean[-1])}" for name, values in found.items())
+    bands = [svg.band(frame, v.epochs, v.low, v.high, role=roles[name]) for name, v in found.items()]
+    ends = {name: f"{name} ends at {tick(values.mean[-1])}" for name, values in found.items()}
+    drawn = [svg.line(frame, v.epochs, v.mean, role=roles[name], tip=ends[name]) for name, v in found.items()]
+    names = svg.end_labels(frame, [(v.mean[-1], _short(name), roles[name], None) for name, v in found.items()])
     return svg.chart(
         frame,
-        *marks,
-        title=f"{title}, {cell}",
-        description=f"Mean over seeds by epoch: {ends}.",
+        *bands,
+        *drawn,
+        names,
+        title=title,
+        description=f"Mean over seeds by epoch: {'; '.join(ends.values())}.",
         x_label="epoch",
         y_format=tick,
     )
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else name[:13] + "…"
+
+
 def _plain(name: str) -> str:
+    """`val/balanced_accuracy` as words."""
     part, _, rest = name.rpartition("/")
-    return "plain training loss" if name == "train/loss" else f"{rest.replace('_', ' ')}" if part else name
+    if name == "train/loss":
+        return "plain training loss"
+    parts = {"val": "validation ", "test": "test ", "train": "training "}
+    return parts.get(part, f"{part} " if part else "") + rest.replace("_", " ")

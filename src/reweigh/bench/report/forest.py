@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from reweigh.bench.report.numbers import Look, Unit, looks, unit_of
+from reweigh.bench.report.numbers import Look, Unit, looks, signed, unit_of
 from reweigh.bench.report.svg import element, linear_ticks
 from reweigh.bench.results import CellResults, Results
 from reweigh.bench.stats import Difference
@@ -58,7 +58,7 @@ def _domain(results: Results, cells: Sequence[CellResults]) -> tuple[float, floa
     everything = [(label, d) for cell in cells for label, d in cell.differences.items()]
     ends = [abs(e) for _, d in everything for e in (d.low, d.high, d.mean) if math.isfinite(e)]
     main = [e for label, d in everything if styles[label].role == "primary" for e in (d.low, d.high)]
-    limit = max(2 * float(np.quantile(ends, 0.85)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
+    limit = max(3 * float(np.quantile(ends, 0.9)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
     inside = [e for _, d in everything for e in (d.low, d.high, d.mean) if abs(e) <= limit]
     low, high = min(0.0, *inside), max(0.0, *inside)
     room = 0.04 * (high - low) or 1.0
@@ -105,8 +105,7 @@ def _axis(domain: tuple[float, float], unit: Unit) -> Markup:
     for value in linear_ticks(*domain, 4):
         at = f"{_percent(value, domain):.2f}%"
         marks.append(element("line", class_="axis", x1=at, x2=at, y1=0, y2=5))
-        label = "0" if abs(value) < 1e-12 else f"{value * unit.scale:+.4g}".replace("-", "−")
-        marks.append(element("text", label, x=at, y=18, class_="tick", text_anchor="middle"))
+        marks.append(element("text", signed(value * unit.scale), x=at, y=18, class_="tick", text_anchor="middle"))
     return element(
         "svg",
         element("line", class_="axis", x1="0%", x2="100%", y1=0.5, y2=0.5),

@@ -8,8 +8,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from reweigh.bench import plan
-from reweigh.bench.results import Results
+from reweigh.bench.results import Results, row_order
 from reweigh.bench.stats import Difference
 
 #: Metrics that are shares of one, and are written in percent.
@@ -74,7 +76,7 @@ class Look:
 
 def looks(results: Results) -> dict[str, Look]:
     """Every row that occurs in some cell, in the table's order."""
-    order = [*results.table.methods, plan.NORMALISED, plan.SCALED_BASELINE]
+    order = row_order(results.table)
     found = {label for cell in results.cells for label in cell.rows}
     labels = [label for label in order if label in found] + sorted(found - set(order))
     roles = {
@@ -86,6 +88,23 @@ def looks(results: Results) -> dict[str, Look]:
     return {label: Look(label=label, role=roles.get(label, "other"), key=f"m{i}") for i, label in enumerate(labels)}
 
 
+def stand_ins(results: Results) -> dict[str, str]:
+    """What the data stands in for, and the symbol that marks it."""
+    found = dict.fromkeys(cell.cell.stand_in for cell in results.cells if cell.cell.stand_in)
+    symbols = "†‡§¶"
+    return {what: symbols[i % 4] * (1 + i // 4) for i, what in enumerate(found)}
+
+
+def signed(number: float) -> str:
+    """A difference on an axis."""
+    return "0" if abs(number) < 1e-12 else f"{number:+.4g}".replace("-", "−")
+
+
 def typeset(text: str) -> str:
     """A real minus in front of numbers, for pages."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
+
+
+def breakable(text: str) -> Markup:
+    """A name that may be broken after its punctuation, so that it is not broken elsewhere."""
+    return Markup("<wbr>").join(re.split(r"(?<=[:,+=_])(?=\w)", text))

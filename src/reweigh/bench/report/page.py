@@ -14,7 +14,7 @@ from reweigh.bench.report.by_setting import by_setting
 from reweigh.bench.report.classes import classes
 from reweigh.bench.report.curves import curves
 from reweigh.bench.report.forest import forest
-from reweigh.bench.report.numbers import looks, typeset
+from reweigh.bench.report.numbers import breakable, looks, stand_ins, typeset
 from reweigh.bench.report.tabulate import grid, mean_text, title
 from reweigh.bench.report.tuning import tuning
 from reweigh.bench.report.verdict import BASELINE_NAME, verdict
@@ -46,7 +46,7 @@ def write(results: Sequence[Results], path: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["typeset"] = typeset
+    environment.filters |= {"typeset": typeset, "breakable": breakable}
     page = environment.get_template("page.html").render(
         experiments=[_experiment(one, f"e{i}") for i, one in enumerate(results)],
         style=(folder / "page.css").read_text(),
@@ -75,7 +75,7 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
         "classes": classes(results),
         "tuning": tuning(results),
         "by_setting": by_setting(results),
-        "stand_ins": sorted({cell.cell.stand_in for cell in results.cells if cell.cell.stand_in}),
+        "stand_ins": stand_ins(results),
         "missing": _missing(results),
         "provenance": _provenance(results),
     }
@@ -90,7 +90,10 @@ def _missing(results: Results) -> list[str]:
             lines.append(f"{cell.name}: no finished run.")
             continue
         rows = found[cell.name].rows
-        absent = [m for m in (*results.table.methods, plan.NORMALISED, plan.SCALED_BASELINE) if m not in rows]
+        wanted = list(results.table.methods_of(cell))
+        if results.table.controls and {results.table.primary, plan.BASELINE} <= set(wanted):
+            wanted += [plan.NORMALISED, plan.SCALED_BASELINE]
+        absent = [label for label in wanted if label not in rows]
         if absent:
             lines.append(f"{cell.name}: {', '.join(absent)}.")
         seeds = {label: len(row.outcomes) for label, row in rows.items()}

@@ -49,7 +49,11 @@ def series(row: Row | None, name: str) -> Series | None:
         return None
     kept = shown_epochs(min(len(records) for records in runs))
     values = np.array([[float(records[i][name]) for i in kept] for records in runs])
-    mean, deviation = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(kept))
+    with np.errstate(invalid="ignore"):  # a diverged run: its numbers are left out of the drawing
+        mean, deviation = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(len(kept))
+    mean = np.where(np.isfinite(mean), mean, np.nan)
+    if np.isnan(mean).all():
+        return None
     return Series(
         epochs=[float(runs[0][i].get("epoch", i + 1)) for i in kept],
         mean=mean.tolist(),

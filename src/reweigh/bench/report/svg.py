@@ -190,11 +190,9 @@ def clipped(frame: Frame, *marks: str) -> Markup:
     return element("svg", *marks, x=x, y=y, width=width, height=height, viewBox=box)
 
 
-def rule(frame: Frame, y: float, words: str = "") -> Markup:
+def rule(frame: Frame, y: float) -> Markup:
     """A horizontal reference line."""
-    height = frame.y(y)
-    drawn = element("line", class_="rule", x1=frame.x.start, x2=frame.x.end, y1=height, y2=height)
-    return drawn + (text(frame.x.end - 2, height - 4, words, class_="tick", anchor="end") if words else Markup(""))
+    return element("line", class_="rule", x1=frame.x.start, x2=frame.x.end, y1=frame.y(y), y2=frame.y(y))
 
 
 def shades(frame: Frame, x_edges: Sequence[float], y_edges: Sequence[float], shares: np.ndarray) -> Markup:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reweigh.bench import stats
-from reweigh.bench.report.numbers import Look, Unit, looks, unit_of
+from reweigh.bench.report.numbers import Look, Unit, looks, stand_ins, unit_of
 from reweigh.bench.results import CellResults, Results, Row
 from reweigh.bench.stats import Conclusion, Difference
 
@@ -52,17 +52,10 @@ class Grid:
     rows: Sequence[tuple[Look, Sequence[Entry | None]]]
 
     @property
-    def seeds(self) -> int:
-        """The number of seeds that most entries have."""
-        return statistics.mode(self._counts() or [0])
-
-    @property
-    def uneven(self) -> bool:
-        """Whether some entries have another number of seeds."""
-        return len(set(self._counts())) > 1
-
-    def _counts(self) -> list[int]:
-        return [entry.n for _, entries in self.rows for entry in entries if entry]
+    def seeds(self) -> list[int]:
+        """The number of seeds that most entries of each cell have."""
+        columns = ([entries[i] for _, entries in self.rows] for i in range(len(self.cells)))
+        return [statistics.mode([entry.n for entry in column if entry]) for column in columns]
 
 
 def grid(results: Results) -> Grid:
@@ -134,27 +127,35 @@ def mean_text(mean: float, sd: float, unit: Unit) -> str:
     return unit.value(mean) if math.isnan(sd) else f"{unit.value(mean)} ± {unit.value(sd)}"
 
 
-def _cell_text(entry: Entry | None, unit: Unit) -> str:
+def _cell_text(entry: Entry | None, unit: Unit, symbol: str) -> str:
     """An entry in one line: mean, deviation, mark, difference, interval, and the paper's figure."""
     if entry is None:
         return ""
     text = mean_text(entry.mean, entry.sd, unit) + (f" {entry.mark}" if entry.mark else "")
     if entry.difference is not None:
         text += f" ({unit.signed(entry.difference.mean)} {unit.interval(entry.difference)})"
-    return text if entry.paper is None else f"{text}; paper {entry.paper:.{unit.digits}f}"
+    return text if entry.paper is None else f"{text}; paper {entry.paper:.{unit.digits}f}{symbol}"
+
+
+def _texts(results: Results, grid: Grid, entries: Sequence[Entry | None]) -> list[str]:
+    symbols = stand_ins(results)
+    marks = (symbols.get(cell.cell.stand_in or "", "") for cell in grid.cells)
+    return [_cell_text(entry, grid.unit, mark) for entry, mark in zip(entries, marks, strict=True)]
 
 
 def _legend(results: Results, grid: Grid) -> list[str]:
     table = results.table
-    seeds = f"{grid.seeds}{' (mostly)' if grid.uneven else ''}"
+    seeds = ", ".join(dict.fromkeys(map(str, grid.seeds)))
     found = [
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
         f"seeds; in brackets the paired difference to the baseline with its 95 % interval.",
         f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
         f"(Holm) for all rows but {table.primary}, which was declared beforehand.",
     ]
-    stand_ins = sorted({cell.cell.stand_in for cell in results.cells if cell.cell.stand_in})
-    return found + [f"Our data stand in for the paper's, so its figures belong to: {s}." for s in stand_ins]
+    return found + [
+        f"{symbol} Our data stand in for the paper's: its figures are for {what}."
+        for what, symbol in stand_ins(results).items()
+    ]
 
 
 def _markdown(results: Sequence[Results]) -> str:
@@ -163,7 +164,7 @@ def _markdown(results: Sequence[Results]) -> str:
         found = grid(one)
         head = ["method", *(cell.cell.name for cell in found.cells)]
         lines = [head, ["---"] * len(head)]
-        lines += [[look.label, *(_cell_text(e, found.unit) for e in entries)] for look, entries in found.rows]
+        lines += [[look.label, *_texts(one, found, entries)] for look, entries in found.rows]
         body = "\n".join("| " + " | ".join(_escape_markdown(text) for text in line) + " |" for line in lines)
         legend = "\n".join(_escape_markdown(line) + "  " for line in _legend(one, found)).rstrip()
         parts.append(f"## {_escape_markdown(found.title)}\n\n{body}\n\n{legend}\n")
@@ -182,7 +183,7 @@ def _latex(results: Sequence[Results]) -> str:
             r"\midrule",
         ]
         for look, entries in found.rows:
-            cells = (_escape_latex(_cell_text(entry, found.unit)) for entry in entries)
+            cells = (_escape_latex(text) for text in _texts(one, found, entries))
             lines.append(" & ".join([rf"\texttt{{{_escape_latex(look.label)}}}", *cells]) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         lines += [f"% {line}" for line in _legend(one, found)]
@@ -230,4 +231,5 @@ def _escape_markdown(text: str) -> str:
 def _escape_latex(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {c: f"\\{c}" for c in "&%$#_"} | {"±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$"}
+    special |= {"†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$"}
     return "".join(special.get(c) or _LATEX_MARKS.get(c, c) for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -33,6 +34,8 @@ def _panel(results: Results, cell: CellResults) -> Panel | None:
         _keep_best(results, scores, (_row_name(name, value, results.table.primary), _rate(outcome)), outcome)
     for outcome in plain:
         _keep_best(results, scores, (plan.BASELINE, _rate(outcome)), outcome)
+    if len(scores) < 2:
+        return None
     rates = sorted({rate for _, rate in scores})
     names = sorted({row for row, _ in scores if row != plan.BASELINE}, key=_by_number, reverse=True)
     rows = ([plan.BASELINE] if plain else []) + names
@@ -80,7 +83,7 @@ def _surface(
 
 def _keep_best(results: Results, scores: dict[tuple[str, float], float], key: tuple[str, float], o: Outcome) -> None:
     score = float(o.records[o.chosen][results.table.select])
-    if score == score and (key not in scores or results.table.best([scores[key], score]) == 1):
+    if math.isfinite(score) and (key not in scores or results.table.best([scores[key], score]) == 1):
         scores[key] = score
 
 

@@ -23,6 +23,7 @@ class Sentence:
     conclusion: Conclusion
     text: str
     paper: float | None
+    stand_in: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,9 @@ def _sentence(results: Results, cell: CellResults, unit: Unit) -> Sentence:
     if difference is None:
         missing = [label for label in (table.primary, plan.BASELINE) if label not in cell.rows]
         reason = f"{' and '.join(missing)} not finished" if missing else "a run diverged or no seed is shared"
-        return Sentence(cell=name, conclusion="too few pairs", text=f"Nothing can be said: {reason}.", paper=None)
+        return Sentence(
+            cell=name, conclusion="too few pairs", text=f"Nothing can be said: {reason}.", paper=None, stand_in=None
+        )
     text = difference.verdict(
         table.primary,
         BASELINE_NAME,
@@ -88,6 +91,7 @@ def _sentence(results: Results, cell: CellResults, unit: Unit) -> Sentence:
         conclusion=difference.conclusion(smallest=table.smallest),
         text=text,
         paper=None if ours is None or theirs is None else ours - theirs,
+        stand_in=cell.cell.stand_in,
     )
 
 
@@ -131,6 +135,8 @@ def _between(cell: CellResults, ours: str, theirs: str) -> Difference | None:
 
 def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
     """Whether gains survive normalisation, and whether a larger step alone has them too."""
+    if not results.table.controls:
+        return []
     smallest, primary = results.table.smallest, results.table.primary
 
     def concludes(difference: Difference | None, conclusion: Conclusion) -> bool:
@@ -152,12 +158,21 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
     survives = sum(concludes(c.normalised, "better") for c in gains)
     also = sum(concludes(c.scaled, "better") for c in gains)
     beyond = sum(concludes(c.beyond, "better") for c in gains)
-    of = "the one setting that gained" if len(gains) == 1 else f"the {len(gains)} settings that gained"
+    lead = (
+        "Is it more than a larger step? With weights normalised to mean one, "
+        f"at {BASELINE_NAME}'s learning rate, the gain"
+    )
+    scaled = f"{BASELINE_NAME.capitalize()} with its loss multiplied by {primary}'s mean weight"
+    if len(gains) == 1:
+        return [
+            f"{lead} {'survives' if survives else 'is not seen any more'} in the one setting that gained.",
+            f"{scaled} {'gains there too' if also else 'does not gain there'}, and "
+            + (f"{primary} is ahead of it." if beyond else f"there is no evidence that {primary} is ahead of it."),
+        ]
     return [
-        f"Is it more than a larger step? With weights normalised to mean one, at {BASELINE_NAME}'s learning rate, the "
-        f"gain survives in {_count(survives, len(gains))} of {of}.",
-        f"{BASELINE_NAME.capitalize()} with its loss multiplied by {primary}'s mean weight gains too in "
-        f"{_count(also, len(gains))} of them, and {primary} is ahead of that in {_count(beyond, len(gains))}.",
+        f"{lead} survives in {_count(survives, len(gains))} of the {len(gains)} settings that gained.",
+        f"{scaled} gains too in {_count(also, len(gains))} of them, and {primary} is ahead of that in "
+        f"{_count(beyond, len(gains))}.",
     ]
 
 

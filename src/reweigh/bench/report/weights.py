@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def weights(results: Results) -> list[Group]:
     for cell in results.cells:
         row = cell.rows.get(results.table.primary)
         if row is not None:
-            panels = [_distribution(row, cell), _mean(row, cell), _shares(row, cell), _noise(row, cell)]
+            panels = [_distribution(row, cell), _mean(row, cell), _shares(row, cell)]
             groups.append(Group(name=cell.cell.name, panels=[panel for panel in panels if panel]))
     return [group for group in groups if group.panels]
 
@@ -36,7 +37,7 @@ def _distribution(row: Row, cell: CellResults) -> Panel | None:
         return None
     low = min(float(record["weights/min"]) for record in flat)
     high = max(float(record["weights/max"]) for record in flat)
-    if not high > low:
+    if not (high > low and math.isfinite(high - low)):
         return None
     edges = np.linspace(low, high, _BINS + 1)
     shares = np.mean([[_rebinned(record, edges) for record in records] for records in chosen], axis=0)
@@ -65,37 +66,31 @@ def _rebinned(record: Record, edges: np.ndarray) -> np.ndarray:
 
 
 def _mean(row: Row, cell: CellResults) -> Panel | None:
-    return _lines("mean weight", cell, {"mean weight": series(row, "weights/mean")}, ["primary"], short=True)
+    found = {"all": series(row, "weights/mean")}
+    noise = {"noisy": series(row, "weights/noisy"), "clean": series(row, "weights/clean")}
+    recorded = any(noise.values())
+    title = "mean weight of noisy, of clean and of all examples" if recorded else "mean weight"
+    return _panel(title, cell, {**noise, **found} if recorded else found, "{:.4g}".format)
 
 
 def _shares(row: Row, cell: CellResults) -> Panel | None:
-    found = {"clipped": series(row, "weights/clip_share"), "effective": series(row, "weights/ess_share")}
-    return _lines(
-        "share clipped, and effective sample size as a share", cell, found, ["primary", "second"], percent=True
-    )
+    found = {"clipped": series(row, "weights/clip_share"), "ESS": series(row, "weights/ess_share")}
+    title = "shares: clipped, effective sample size (ESS)"
+    return _panel(title, cell, found, lambda share: f"{100 * share:.3g} %", within=(0.0, 1.0))
 
 
-def _noise(row: Row, cell: CellResults) -> Panel | None:
-    found = {"noisy": series(row, "weights/noisy"), "clean": series(row, "weights/clean")}
-    return _lines("mean weight of noisy and of clean examples", cell, found, ["noisy", "clean"])
+_ROLES = {"all": "primary", "noisy": "noisy", "clean": "clean", "clipped": "primary", "ESS": "second"}
 
 
-def _lines(
+def _panel(
     title: str,
     cell: CellResults,
-    found: dict[str, Series | None],
-    roles: Sequence[str],
+    found: Mapping[str, Series | None],
+    tick: Callable[[float], str],
     *,
-    percent: bool = False,
-    short: bool = False,
+    within: tuple[float, float] | None = None,
 ) -> Panel | None:
     recorded = {name: values for name, values in found.items() if values and len(values.epochs) > 1}
     if not recorded:
         return None
-    by_name = dict(zip(found, roles, strict=True))
-    shown = {"" if short else name: values for name, values in recorded.items()}
-    tick = (lambda v: f"{v * 100:.3g} %") if percent else "{:.4g}".format
-    return Panel(
-        title=title,
-        markup=lines(shown, title, cell.cell.name, {("" if short else name): by_name[name] for name in recorded}, tick),
-    )
+    return Panel(title=title, markup=lines(recorded, f"{title}, {cell.cell.name}", _ROLES, tick, within=within))
