@@ -214,7 +214,7 @@ def _short(value: Any) -> str:
 def _data() -> Table:
     from reweigh.bench import data
 
-    shown = Table("data", "size", "licence", "here", "stands in for", "official files", box=None, pad_edge=False)
+    shown = Table("data", "size", "licence", "here", "stands in for", box=None, pad_edge=False)
     for row in data.describe():
         shown.add_row(
             row.name,
@@ -222,7 +222,6 @@ def _data() -> Table:
             row.licence,
             "yes" if row.present else "no",
             row.stand_in_for or "",
-            row.official or "comes with the package",
         )
     return shown
 
