@@ -53,7 +53,7 @@ def value(label: str, cell: int, seed: int) -> float:
     shared = np.random.default_rng([7, cell, seed]).normal(0, 0.01)
     own = np.random.default_rng([8, cell, seed, sum(map(ord, label))]).normal(0, 0.004)
     gain = {**GAINS, **CONTROL_GAINS}.get(label, 0.0) * (1.0 if cell == 0 else 0.1)
-    return 0.75 + 0.03 * cell + gain + shared + own
+    return 0.75 + 0.02 * cell + gain + shared + own
 
 
 def make_runs(root: Path, table: Table, *, seeds: int = 5, epochs: int = 6, classes: int = 10, **extra: Any) -> None:

@@ -11,9 +11,11 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,11 +23,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from reweigh.bench import recipes
-from reweigh.bench.runs import Record, Run, RunTakenError, Spec, Writer
+from reweigh.bench.environment import environment
+from reweigh.bench.runs import Record, Run, RunTakenError, Spec, Writer, write_atomically
 from reweigh.method import method
 
 #: More members than this in one batched program gain nothing and cost memory.
 _LARGEST_GROUP = 50
+#: Seconds between two looks at runs that another command is working on.
+_PATIENCE = 1.0
+
+#: What a process answers: its failures as (spec, reason), or None where another process has the runs.
+Answer = concurrent.futures.Future[list[tuple[dict[str, Any], str]] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,38 +85,80 @@ def settings_of(recipe: Any, spec: Spec) -> Any:
     return recipe.Settings(**values)
 
 
-def execute(
-    specs: Sequence[Spec], root: Path, *, jobs: int, display: Display, title: str, data_root: Path | None
-) -> list[Failure]:
-    """Do every run that is not done yet; returns those that failed."""
-    groups = [g for g in grouped(specs, jobs) if not all(Run(s, root).done for s in g)]
+class Workers:
+    """Processes that wait for runs to do: started when first needed, ended when the block is left.
+
+    Parameters
+    ----------
+    jobs
+        Processes at once.
+    data_root
+        Folder of official data files, if one was given.
+    """
+
+    def __init__(self, jobs: int, data_root: Path | None = None) -> None:
+        self.jobs = max(1, jobs)
+        self._environment = {} if data_root is None else {"REWEIGH_DATA": str(data_root)}
+        self._pool = self._start()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:  # interrupted: what was checkpointed stays, the rest is not waited for
+            for process in list(self._pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
+                process.terminate()
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+        """Give a group of runs to the next free process."""
+        arguments = ([spec.as_dict() for spec in group], str(root))
+        try:
+            return self._pool.submit(work, *arguments)
+        except BrokenProcessPool:  # a process was killed from outside; its runs have been reported as failed
+            self._pool = self._start()
+            return self._pool.submit(work, *arguments)
+
+    def _start(self) -> concurrent.futures.ProcessPoolExecutor:
+        return concurrent.futures.ProcessPoolExecutor(
+            max_workers=self.jobs,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_prepare,
+            initargs=(self._environment,),
+        )
+
+
+def execute(specs: Sequence[Spec], root: Path, *, workers: Workers, display: Display, title: str) -> list[Failure]:
+    """Do every run that is not done yet; returns those that failed.
+
+    Runs that another command is working on are waited for, and taken over if it dies: what follows may depend on them.
+    """
+    groups = [g for g in grouped(specs, workers.jobs) if not _done(g, root)]
     display.stage(title, groups, sum(Run(s, root).done for s in specs))
     failures: list[Failure] = []
-    environment = {} if data_root is None else {"REWEIGH_DATA": str(data_root)}
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(
-        max_workers=max(1, min(jobs, len(groups))), mp_context=context, initializer=_prepare, initargs=(environment,)
-    ) as pool:
-        waiting = {pool.submit(work, [s.as_dict() for s in g], str(root)): g for g in groups}
-        try:
-            while waiting:
-                finished, _ = concurrent.futures.wait(waiting, timeout=0.5, return_when="FIRST_COMPLETED")
-                for future in finished:
-                    failures += _failures(future, waiting.pop(future), display)
-                running = [g for future, g in waiting.items() if future.running()]
-                display.update(
-                    [(g, _newest(g[0], root)) for g in running[:jobs]], sum(Run(s, root).done for s in specs)
-                )
-        except KeyboardInterrupt:
-            for process in list(pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    waiting = {workers.submit(g, root): g for g in groups}
+    taken: list[Sequence[Spec]] = []
+    while waiting or taken:
+        if not waiting:
+            time.sleep(_PATIENCE)
+            waiting = {workers.submit(g, root): g for g in taken if not _done(g, root)}
+            taken = []
+        finished, _ = concurrent.futures.wait(waiting, timeout=0.5, return_when="FIRST_COMPLETED")
+        for future in finished:
+            group = waiting.pop(future)
+            if future.exception() is None and future.result() is None:
+                taken.append(group)
+            else:
+                failures += _failures(future, group, display)
+        running = [g for future, g in waiting.items() if future.running()] + taken
+        display.update(
+            [(g, _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).done for s in specs)
+        )
     return failures
 
 
-def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any], str]]:
-    """Do one group of runs in this process; returns the failures as (spec, reason)."""
+def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any], str]] | None:
+    """Do one group of runs in this process; returns the failures as (spec, reason), or None if another one has it."""
     runs = [Run(Spec.from_dict(s), Path(root)) for s in specs]
     try:
         if len(runs) == 1:
@@ -116,10 +166,13 @@ def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any
         else:
             _work_together(runs)
     except RunTakenError:
-        return []  # another process has it: it is being done
+        return None
     except Exception:
         reason = traceback.format_exc(limit=8)
-        return [(run.spec.as_dict(), reason) for run in runs if not run.done]
+        failed = [run for run in runs if not run.done]
+        for run in failed:
+            write_atomically(run.directory / "error.txt", reason)
+        return [(run.spec.as_dict(), reason) for run in failed]
     return []
 
 
@@ -133,16 +186,18 @@ def _work_alone(run: Run) -> None:
             settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, writer, _scale(run)
         ):
             writer.record(record)
-        writer.finish({"seconds": time.time() - started, "finished": time.time()})
+        writer.finish(_summary(time.time() - started))
 
 
 def _work_together(runs: Sequence[Run]) -> None:
     """Train a whole group, and write the runs of it that are not done yet."""
     recipe: Any = recipes.load(runs[0].spec.recipe)
-    unfinished = {i: run for i, run in enumerate(runs) if not run.done}
-    with _all_open(list(unfinished.values())) as opened:
-        writers = dict(zip(unfinished, opened, strict=True))
-        for writer in opened:
+    with _all_open([run for run in runs if not run.done]) as opened:
+        # Looked at again now that nobody else can finish them.
+        writers = {runs.index(writer.run): writer for writer in opened if not writer.run.done}
+        if not writers:
+            return
+        for writer in writers.values():
             writer.resume()
         members = [(settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, _scale(run)) for run in runs]
         started = time.time()
@@ -152,8 +207,12 @@ def _work_together(runs: Sequence[Run]) -> None:
                     writer.array(name, values)
                 writer.record(records[i], synced=False)
         seconds = (time.time() - started) / len(runs)
-        for writer in opened:
-            writer.finish({"seconds": seconds, "finished": time.time(), "together": len(runs)})
+        for writer in writers.values():
+            writer.finish(_summary(seconds, together=len(runs)))
+
+
+def _summary(seconds: float, **more: Any) -> dict[str, Any]:
+    return {"seconds": seconds, "finished": time.time(), "environment": environment(), **more}
 
 
 @contextlib.contextmanager
@@ -172,13 +231,28 @@ def _scale(run: Run) -> Any:
 
 
 def _prepare(environment: dict[str, str]) -> None:
-    """Set a worker process up: one thread, and Ctrl-C is the parent's business."""
+    """Set a worker process up: one thread, Ctrl-C is the parent's business, and no life without the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     import torch
 
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # With the variable above, what `use_deterministic_algorithms` does, without loading a compiler few runs need.
+    torch.set_deterministic_debug_mode("warn")
+
+
+def _end_with_parent() -> None:
+    """A killed command must not leave processes behind that hold its runs; what they had checkpointed stays."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _done(group: Sequence[Spec], root: Path) -> bool:
+    return all(Run(spec, root).done for spec in group)
 
 
 def _newest(spec: Spec, root: Path) -> Record | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from reweigh.bench import plan, recipes
-from reweigh.bench.executors import Display, Failure, execute
+from reweigh.bench.executors import Display, Failure, Workers, execute
 from reweigh.bench.plan import Question
-from reweigh.bench.recipes._table import Table
+from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.runs import Spec
 
 
@@ -46,6 +47,7 @@ def question(recipe_name: str, options: Options) -> Question:
     cells = tuple(
         dataclasses.replace(
             cell,
+            name=_name(cell, dict(options.changes)),
             settings={k: v for k, v in cell.settings.items() if k not in changed},
             methods=None if options.methods else cell.methods,
             seeds=cell.seeds if options.seeds is None else options.seeds,
@@ -66,24 +68,26 @@ def question(recipe_name: str, options: Options) -> Question:
 
 def run(asked: Question, options: Options, display: Display) -> list[Failure]:
     """Do all runs of an experiment, stage by stage; what is done already is not done again."""
+    with Workers(options.jobs, options.data_root) as workers:
 
-    def do(title: str, specs: list[Spec]) -> list[Failure]:
-        return execute(
-            specs,
-            options.runs_dir,
-            jobs=options.jobs,
-            display=display,
-            title=title,
-            data_root=options.data_root,
-        )
+        def do(title: str, specs: list[Spec]) -> list[Failure]:
+            return execute(specs, options.runs_dir, workers=workers, display=display, title=title)
 
-    tuning = plan.tuning(asked)
-    failures = do("tuning", tuning) if tuning else []
-    comparison = plan.comparison(asked, plan.choose(asked, tuning, options.runs_dir))
-    failures += do("comparison", comparison)
-    broken = {failure.spec.id for failure in failures}
-    controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
-    return failures + (do("scale control", controls) if controls else [])
+        tuning = plan.tuning(asked)
+        failures = do("tuning", tuning) if tuning else []
+        comparison = plan.comparison(asked, plan.choose(asked, tuning, options.runs_dir))
+        failures += do("comparison", comparison)
+        broken = {failure.spec.id for failure in failures}
+        controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
+        return failures + (do("scale control", controls) if controls else [])
+
+
+def _name(cell: Cell, changes: Mapping[str, str]) -> str:
+    """The cell's name, unless it told a setting that was changed: then what is left of it, and the change."""
+    if not set(changes) & set(cell.settings):
+        return cell.name
+    left = [f"{name} {value}" for name, value in cell.settings.items() if name not in changes]
+    return ", ".join(left + [f"{name} {value}" for name, value in changes.items()])
 
 
 def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def fit(
     Record
         `epoch`, `progress`, plain training loss, weight statistics, and validation and test scores.
     """
-    fitting = _Fitting(task, model, method, training, seeds, writer)
+    fitting = Fitting(task, model, method, training, seeds, writer)
     fitting.restore(writer.resume())
     while fitting.epoch < training.epochs:
         yield fitting.run_epoch(scale, augment)
@@ -99,8 +99,8 @@ class _Noting:
         return losses
 
 
-class _Fitting:
-    """The moving parts of one training, which a checkpoint has to hold."""
+class Fitting:
+    """The moving parts of one training, which a checkpoint has to hold; `fit` drives it, epoch by epoch."""
 
     def __init__(
         self, task: Task, model: nn.Module, method: Method, training: Training, seeds: Seeds, writer: Writer
@@ -133,6 +133,7 @@ class _Fitting:
         self.trajectory: list[Tensor] = []
 
     def run_epoch(self, scale: np.ndarray[Any, Any] | None, augment: Augment | None) -> Record:
+        """Train through the data once, and look at the result."""
         self.model.train()
         self.sampler.set_epoch(self.epoch)
         for batch in self.sampler:
@@ -141,12 +142,12 @@ class _Fitting:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.live.factor = 1.0 if scale is None else float(scale[self.step])
-            self._step(indices, augment)
-            self.step += 1
+            self.take(indices, augment)
         self.epoch += 1
         return self._record()
 
-    def _step(self, indices: Tensor, augment: Augment | None) -> None:
+    def take(self, indices: Tensor, augment: Augment | None = None) -> None:
+        """Take one step on these examples."""
         x, y = self.task.x_train[indices], self.task.y_train[indices]
         if augment is not None:
             x = augment(x, self.augmentation)
@@ -175,6 +176,7 @@ class _Fitting:
         self.tally.update(indices[None], losses[None], weights[None])
         if self.average is not None:
             self.average.update(self.model)
+        self.step += 1
 
     def _seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses and weights of the batch; steps that weigh by themselves tell their own weights."""
@@ -206,6 +208,7 @@ class _Fitting:
             "step": self.step,
             "progress": self.epoch / self.training.epochs,
             **statistics,
+            **(self.task.facts() if self.epoch == 1 else {}),
         }
         self.model.eval()
         swapped: Any = nullcontext() if self.average is None else self.average.swapped(self.model)
@@ -221,10 +224,12 @@ class _Fitting:
         return record
 
     def keep_arrays(self) -> None:
+        """Write what is too large for a record."""
         self.writer.array("mean_weight", np.asarray(self.mean_weights, np.float32))
         self.writer.array("loss_trajectory", torch.stack(self.trajectory).numpy())
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -242,6 +247,7 @@ class _Fitting:
         }
 
     def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from a checkpoint's state, if there is one."""
         if state is None:
             return
         self.epoch, self.step = state["epoch"], state["step"]

@@ -7,6 +7,7 @@ runs/longtail/3f9c21d07a44/
     arrays/*.npy    larger results, whole or not there at all
     checkpoint.pt   where to go on from, if the recipe keeps one
     done            written last: only a run that has it counts
+    error.txt       why the last attempt failed, if it did
     lock            held while a process works on the run
 ```
 
@@ -183,6 +184,7 @@ class Writer:
         """Mark the run as done; its checkpoint is no longer needed."""
         write_atomically(self.run.directory / "done", json.dumps({"records": self._count, **summary}, indent=1))
         self._checkpoint.unlink(missing_ok=True)
+        (self.run.directory / "error.txt").unlink(missing_ok=True)
 
 
 def load_runs(root: Path) -> list[Run]:

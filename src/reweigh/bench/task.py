@@ -29,6 +29,10 @@ class Task:
     noisy: Tensor | None = None
     meta: tuple[Tensor, Tensor] | None = None
 
+    def facts(self) -> dict[str, Any]:
+        """What a report wants to know of the data, for the first record of a run."""
+        return {"class_names": list(self.classes), "class_counts": list(self.class_counts)}
+
     @property
     def class_counts(self) -> tuple[int, ...]:
         """Training examples of each class."""

@@ -69,6 +69,7 @@ def lines(
         title=title,
         description=f"Mean over seeds by epoch: {'; '.join(ends.values())}.",
         x_label="epoch",
+        x_ticks=svg.whole_ticks(frame),
         y_format=tick,
     )
 

@@ -25,7 +25,14 @@ for (const article of document.querySelectorAll(".experiment")) {
   });
   showMethods();
 
-  for (const button of all("[data-sort]"))
+  for (const button of all("[data-sort]")) {
+    button.setAttribute("role", "button");
+    button.tabIndex = 0;
+    button.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      button.click();
+    });
     button.addEventListener("click", () => {
       const column = Number(button.dataset.sort);
       const head = button.closest("th");
@@ -45,4 +52,5 @@ for (const article of document.querySelectorAll(".experiment")) {
         })
         .forEach((row) => body.append(row));
     });
+  }
 }

@@ -61,6 +61,7 @@ def write(results: Sequence[Results], path: Path) -> Path:
 
 def _experiment(results: Results, key: str) -> dict[str, Any]:
     """All that the template shows of one experiment."""
+    forests = forest(results)
     return {
         "key": key,
         "title": title(results),
@@ -69,7 +70,8 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
         "looks": list(looks(results).values()),
         "verdict": verdict(results),
         "grid": grid(results),
-        "forests": forest(results),
+        "forests": forests,
+        "forest_letters": max((len(line.mean + line.interval) + 1 for f in forests for line in f.lines), default=0),
         "curves": curves(results),
         "weights": weights(results),
         "classes": classes(results),

@@ -253,6 +253,11 @@ def linear_ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def whole_ticks(frame: Frame) -> list[float]:
+    """The whole numbers among the ticks of the x axis: there is no half epoch."""
+    return [tick for tick in frame.x.ticks(5) if tick == round(tick)]
+
+
 def _log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten and, where they are few, twice and five times them."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

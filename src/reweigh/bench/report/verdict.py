@@ -147,14 +147,16 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
         return ["The two scale controls have not finished: nothing is said about a larger step."]
     gains = [c for c in judged if concludes(c.primary, "better")]
     if not gains:
-        found = [
-            f"{sum(concludes(c.normalised, 'better') for c in judged)} with weights normalised to mean one",
-            f"{sum(concludes(c.scaled, 'better') for c in judged)} for {BASELINE_NAME} at {primary}'s mean weight",
-        ]
-        return [
-            "Without a gain there is none for the scale controls to explain. Gains of the controls over "
-            f"{BASELINE_NAME}, of {len(judged)} settings: {found[0]}, {found[1]}."
-        ]
+        normalised = sum(concludes(c.normalised, "better") for c in judged)
+        scaled = sum(concludes(c.scaled, "better") for c in judged)
+        said = ["There is no gain for the scale controls to explain."]
+        if normalised or scaled:
+            said.append(
+                f"But of {len(judged)} settings, weights normalised to mean one gain over {BASELINE_NAME} in "
+                f"{_count(normalised, len(judged))}, and {BASELINE_NAME} at {primary}'s mean weight gains in "
+                f"{_count(scaled, len(judged))}."
+            )
+        return said
     survives = sum(concludes(c.normalised, "better") for c in gains)
     also = sum(concludes(c.scaled, "better") for c in gains)
     beyond = sum(concludes(c.beyond, "better") for c in gains)

@@ -51,7 +51,13 @@ def _distribution(row: Row, cell: CellResults) -> Panel | None:
     return Panel(
         title=title,
         markup=svg.chart(
-            frame, heat, title=f"{title}, {cell.cell.name}", description=last, x_label="epoch", y_format="{:.3g}".format
+            frame,
+            heat,
+            title=f"{title}, {cell.cell.name}",
+            description=last,
+            x_label="epoch",
+            x_ticks=svg.whole_ticks(frame),
+            y_format="{:.3g}".format,
         ),
     )
 
