@@ -86,6 +86,7 @@ def test_a_group_trains_like_its_members_alone(tmp_path, texts, training):
     together = list(fit_many(members, lambda: build(torch.float64), compiled=False))
     for k, (run, records) in enumerate(alone):
         for ours, theirs in zip(together, records, strict=True):
+            assert ours[k].get("class_names") == theirs.pop("class_names", None)
             for name, value in theirs.items():
                 assert ours[k][name] == pytest.approx(value, rel=1e-8, abs=1e-8), name
         arrays = together[-1][k]["arrays"]
