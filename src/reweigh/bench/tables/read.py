@@ -1,0 +1,289 @@
+"""A person's file as a table: CSV, TSV (plain or gzip), Parquet, Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from reweigh.bench.tables import values
+from reweigh.bench.tables.errors import TableError, listed, quoted
+
+#: Fewer rows than this cannot be split into training, validation and test parts that mean anything.
+LEAST_ROWS = 20
+
+Format = Literal["text", "parquet", "arrow", "arrow stream"]
+
+_SEPARATORS = (",", ";", "\t")
+#: What the first bytes of files that are no tables say, and what to do with them.
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive or an Excel workbook. Save the sheet as CSV, or unpack the archive",
+    b"%PDF": "a PDF document. Export the table as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook. Save the sheet as CSV",
+    b"SQLite format 3": "an SQLite database. Export the table as CSV",
+    b"\x89PNG": "a PNG image. Give a table, or a folder of class folders of images",
+    b"\xff\xd8\xff": "a JPEG image. Give a table, or a folder of class folders of images",
+    b"\x89HDF": "an HDF5 file. Save the table as Parquet",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed. Unpack it first",
+    b"BZh": "bzip2-compressed. Unpack it first",
+    b"\xfd7zXZ": "xz-compressed. Unpack it first",
+}
+
+
+def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROWS) -> pl.DataFrame:
+    r"""A table from a file, in which missing is always null.
+
+    Parameters
+    ----------
+    path
+        CSV or TSV (separator `,`, `;` or tab, plain or gzip, UTF-8, UTF-16 or Windows/Latin-1), Parquet, or Arrow
+        (Feather, stream). What the file is, its first bytes say; the name need not.
+    skip
+        Columns that are not wanted. Those of a Parquet file are never loaded.
+    least
+        Rows the table must have: `LEAST_ROWS` for training, 1 for prediction.
+
+    Returns
+    -------
+    polars.DataFrame
+        Strings without white space around them, numbers, truth values, dates. Infinite numbers are missing.
+
+    Raises
+    ------
+    TableError
+        If there is no such file, it is no table, or it has too few rows, in one sentence with the fix.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = Path(folder.name) / "people.csv"
+    >>> _ = file.write_text("age;job;height\n39;clerk;1,80\n50;?;1,75\n")
+    >>> read(file, least=1).rows()
+    [(39, 'clerk', 1.8), (50, None, 1.75)]
+    >>> folder.cleanup()
+    """
+    path = Path(path)
+    kind = _format(path)
+    try:
+        frame = _read_text(path, skip) if kind == "text" else _read_columns(path, kind, skip)
+    except MemoryError:
+        raise TableError(f"{path} does not fit into memory. Save it as Parquet, or take fewer rows.") from None
+    if frame.width == 0:
+        raise TableError(f"{path} has no columns left. Skip fewer of them.")
+    if frame.height == 0:
+        raise TableError(f"{path} has a header and no rows. Give a file with at least {max(least, 1)} rows.")
+    if frame.height < least:
+        rows = "1 row" if frame.height == 1 else f"{frame.height} rows"
+        raise TableError(f"{path} has {rows}, and at least {least} are needed. Give a file with more.")
+    return frame
+
+
+def _format(path: Path) -> Format:
+    if not path.exists():
+        raise TableError(f"there is no file {path}. Check the path; it is taken from {Path.cwd()}.")
+    if path.is_dir():
+        raise TableError(f"{path} is a folder. Give the file of the table.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(1 << 16)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
+    if not head:
+        raise TableError(f"{path} is empty (0 bytes). Save or download it again.")
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"ARROW1"):
+        return "arrow"
+    if head.startswith(b"\xff\xff\xff\xff"):
+        return "arrow stream"
+    wanted = {".parquet": "Parquet", ".feather": "Arrow", ".arrow": "Arrow", ".ipc": "Arrow"}.get(path.suffix.lower())
+    if wanted:
+        raise TableError(f"{path} is no {wanted} file, whatever its name says. Save it again, or name it .csv.")
+    return "text"
+
+
+def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFrame:
+    """Parquet and Arrow, one column at a time: beside the table only one raw column is ever in memory."""
+    try:
+        if kind == "arrow stream":
+            whole = pl.read_ipc_stream(path)
+            return values.table(values.clean(column) for column in whole if column.name not in skip)
+        lazy = pl.scan_parquet(path, glob=False) if kind == "parquet" else pl.scan_ipc(path)
+        names = lazy.collect_schema().names()
+        # By position: a name may be "*" or look like a pattern, which polars would follow.
+        wanted = [position for position, name in enumerate(names) if name not in skip]
+        return values.table(values.clean(lazy.select(pl.nth(i)).collect().to_series()) for i in wanted)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        said = " ".join(str(error).split())[:100]
+        raise TableError(f"{path} is damaged ({said}). Save or download it again.") from None
+
+
+def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
+    content = _as_utf8(path, _uncompressed(path))
+    separator = "\t" if ".tsv" in path.suffixes or ".tab" in path.suffixes else _separator(content)
+    names, rows, blank = _scan(path, content, separator)
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TableError(
+            f"{path} has more than one column named {listed(repeated)}. Rename them; if its first line is data "
+            "already, put a line with the names of the columns before it."
+        )
+    frame = _parse(content, separator, rows)
+    if frame is None:  # quotes that polars does not follow: write the same cells so that it does
+        frame = _parse(_rewritten(content, separator), ",", rows)
+    if frame is None:
+        raise TableError(f"{path} cannot be read as a table. Put cells that hold quotes or separators in quotes.")
+    if blank:
+        frame = frame.filter(pl.Series(~np.isin(np.arange(frame.height), blank)))
+    columns = [column.rename(name) for column, name in zip(frame, names, strict=True) if name not in skip]
+    return values.table(_typed(values.clean(column), decimal_comma=separator == ";") for column in columns)
+
+
+def _uncompressed(path: Path) -> bytes:
+    content = path.read_bytes()
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error):
+        raise TableError(f"{path} is gzip-compressed and damaged. Save or download it again.") from None
+    if not content:
+        raise TableError(f"{path} is empty once unpacked. Save or download it again.")
+    return content
+
+
+def _as_utf8(path: Path, content: bytes) -> bytes:
+    """The text of a file as UTF-8 without a byte-order mark; a file that is no text is refused."""
+    for magic, what in _FOREIGN.items():
+        if content.startswith(magic):
+            raise TableError(f"{path} is no table but {what}.")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # Excel's "Unicode text"
+        try:
+            return content.decode("utf-16").encode()
+        except UnicodeDecodeError:
+            raise _no_table(path) from None
+    head = content[: 1 << 16]
+    control = sum(head.count(byte) for byte in [*range(9), *range(14, 27), *range(28, 32), 127])
+    if 0 in head or control > len(head) / 100:
+        raise _no_table(path)
+    content = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
+    if not content.strip():
+        raise TableError(f"{path} holds nothing but white space. Save or download it again.")
+    for encoding in ("utf-8", "cp1252", "latin-1"):
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return content if encoding == "utf-8" else text.encode()
+    raise AssertionError("every byte is a Latin-1 character")
+
+
+def _no_table(path: Path) -> TableError:
+    return TableError(f"{path} is a binary file and no table. Give CSV, TSV, Parquet or Arrow.")
+
+
+def _cells(content: bytes, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Each record of a text with the number of its last line; blank lines are empty lists."""
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8", newline=""), delimiter=separator, strict=True)
+    for cells in lines:
+        yield lines.line_num, cells
+
+
+def _separator(content: bytes) -> str:
+    """The separator by which most of the first lines have as many cells as the header, and more than one."""
+    end = len(content) if len(content) <= 1 << 16 else max(content.rfind(b"\n", 0, 1 << 16), 0) or 1 << 16
+    sample = content[:end].decode(errors="replace").encode()
+
+    def score(separator: str) -> tuple[float, int]:
+        widths: list[int] = []
+        with contextlib.suppress(csv.Error):  # judged by the lines before
+            widths.extend(len(cells) for _, cells in _cells(sample, separator) if cells)
+        if not widths or widths[0] < 2:
+            return 0.0, 0
+        return sum(width == widths[0] for width in widths) / len(widths), widths[0]
+
+    return max(_SEPARATORS, key=score)
+
+
+class _Scan(NamedTuple):
+    names: list[str]
+    rows: int
+    #: Positions of blank lines among the rows, where they are no rows.
+    blank: list[int]
+
+
+def _scan(path: Path, content: bytes, separator: str) -> _Scan:
+    """The header and the number of rows; a line of another length than the header is refused by its number.
+
+    polars fills short lines up without a word, and a shifted row is worse than none.
+    """
+    header: list[str] | None = None
+    rows, blank, last = 0, list[int](), 0
+    try:
+        for line, cells in _cells(content, separator):
+            last = line
+            if header is None:
+                header = [cell.strip() for cell in cells] or None
+                continue
+            if not cells and len(header) > 1:  # in a table of one column a blank line is a missing cell
+                blank.append(rows)
+            elif cells and len(cells) != len(header):
+                raise TableError(
+                    f"line {line} of {path} has {len(cells)} cells, but the header has {len(header)}. Mend that line; "
+                    f"a cell that holds {quoted(separator)} must be in quotes."
+                )
+            rows += 1
+    except csv.Error as error:
+        why = "a quote is opened and not closed" if "unexpected end" in str(error) else str(error)
+        raise TableError(
+            f"{path} cannot be read from line {last + 1} on ({why}). Put cells that hold quotes or separators in "
+            "quotes, and write a quote inside them twice."
+        ) from None
+    assert header is not None  # the text is not only white space
+    return _Scan(header, rows, blank)
+
+
+def _parse(content: bytes, separator: str, rows: int) -> pl.DataFrame | None:
+    """The table as polars reads it, or None if it sees other rows than are there."""
+    for sample in (10_000, None):  # types by the first rows are right nearly always, and found much sooner
+        try:
+            frame = pl.read_csv(
+                content, separator=separator, null_values=list(values.MISSING), infer_schema_length=sample
+            )
+        except pl.exceptions.NoDataError:
+            return pl.DataFrame()
+        except pl.exceptions.PolarsError:
+            continue
+        if frame.height == rows:
+            return frame
+    return None
+
+
+def _rewritten(content: bytes, separator: str) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows(cells for _, cells in _cells(content, separator))
+    return file.getvalue().encode()
+
+
+def _typed(column: pl.Series, *, decimal_comma: bool) -> pl.Series:
+    """Numbers that were taken for strings: with spaces around them, or with a decimal comma."""
+    if not values.is_text(column) or column.null_count() == len(column):
+        return column
+    attempts = [column, column.str.replace(",", ".", literal=True)] if decimal_comma else [column]
+    for text in attempts:
+        for dtype in (pl.Int64, pl.Float64):
+            numbers = text.cast(dtype, strict=False)
+            if numbers.null_count() == column.null_count():
+                return values.clean(numbers)
+    return column
