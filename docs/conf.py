@@ -22,6 +22,8 @@ import reweigh
 
 # The library is imported to read its docstrings; some machines advertise instructions they cannot execute.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Keras would look for TensorFlow.
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "src" / "reweigh"

@@ -8,6 +8,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_ENABLE_X64", "1")
+# Keras would look for TensorFlow.
+os.environ.setdefault("KERAS_BACKEND", "torch")
+# Models and tokenizers of the tests are made from their configuration; nothing is looked up.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 from hypothesis import settings

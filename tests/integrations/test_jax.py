@@ -1,0 +1,167 @@
+"""JAX: the helper against gradients by hand, state under jit and scan, Optax, Flax and two devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import reweigh
+from reweigh.integrations.jax import init, value_and_grad
+from reweigh.objectives.absgd import ABSGD
+from reweigh.objectives.group_dro import GroupDRO
+from reweigh.objectives.term_ema import TERMEma
+
+WORKERS = Path(__file__).parent / "workers"
+RNG = np.random.default_rng(5)
+X, Y = RNG.normal(size=(12, 3)), RNG.normal(size=12)
+BATCHES = RNG.normal(size=(5, 12, 3)), RNG.normal(size=(5, 12))
+GROUPS = np.arange(12) % 3
+
+
+def squares(w: Any, x: Any, y: Any) -> Any:
+    return (x @ w - y) ** 2
+
+
+def test_value_weights_and_gradient_by_hand() -> None:
+    w = np.array([0.3, -0.2, 0.5])
+    residual = X @ w - Y
+    losses = residual**2
+    weights = np.exp(np.clip(losses, 0, 1) / 2)
+    (loss, step), gradient = value_and_grad(squares, reweigh.RGD(tau=1.0))((), w, X, Y)
+    assert float(loss) == pytest.approx((weights * losses).mean())
+    assert float(step.plain) == pytest.approx(losses.mean())
+    np.testing.assert_allclose(step.losses, losses, rtol=1e-12)
+    np.testing.assert_allclose(step.weights, weights, rtol=1e-12)
+    np.testing.assert_allclose(gradient, 2 * (weights * residual) @ X / 12, rtol=1e-12)
+    assert step.state == ()
+    assert step.aux is None
+
+
+def test_masks_weights_and_counts_by_hand() -> None:
+    w = np.array([0.3, -0.2, 0.5])
+    mask, own = np.arange(12) % 3 != 0, np.linspace(0.5, 2.0, 12)
+    residual = X @ w - Y
+    losses = residual**2
+    weights = np.exp(np.clip(losses, 0, 1) / 2)
+    evaluate = value_and_grad(squares, reweigh.RGD(tau=1.0))
+    (_, step), gradient = evaluate((), w, X, Y, mask=mask, sample_weight=own)
+    measure = mask * own
+    np.testing.assert_allclose(gradient, 2 * (measure * weights * residual) @ X / measure.sum(), rtol=1e-12)
+    assert float(step.plain) == pytest.approx((measure * losses).sum() / measure.sum())
+    (_, _), of_count = evaluate((), w, X, Y, mask=mask, count=20)
+    np.testing.assert_allclose(of_count, 2 * (mask * weights * residual) @ X / 20, rtol=1e-12)
+
+
+def test_extra_outputs_and_other_arguments() -> None:
+    def with_aux(w: Any, x: Any, y: Any) -> Any:
+        return squares(w, x, y), {"prediction": x @ w}
+
+    (_, step), (by_w, by_y) = value_and_grad(with_aux, reweigh.RGD(tau=1.0), has_aux=True, argnums=(0, 2))(
+        (), jnp.ones(3), X, jnp.asarray(Y)
+    )
+    np.testing.assert_allclose(step.aux["prediction"], X.sum(1))
+    assert by_w.shape == (3,)
+    np.testing.assert_allclose(by_y, -2 * step.weights * (X.sum(1) - Y) / 12, rtol=1e-12)
+
+
+def test_losses_that_are_no_numbers_can_be_skipped() -> None:
+    y = Y.copy()
+    y[4] = np.nan
+    w = jnp.array([0.3, -0.2, 0.5])
+    (loss, step), _ = value_and_grad(squares, reweigh.RGD(tau=1.0), nonfinite="skip")((), w, X, y)
+    keep = np.arange(12) != 4
+    (expected, _), _ = value_and_grad(squares, reweigh.RGD(tau=1.0))((), w, X[keep], Y[keep])
+    assert float(loss) == pytest.approx(float(expected))
+    np.testing.assert_allclose(step.plain, step.losses.sum() / 11)
+    assert np.isfinite(step.weights).all()
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [TERMEma(t=0.5), ABSGD(), GroupDRO(n_groups=3), reweigh.RGD(tau=1.0, warmup=2)],
+    ids=lambda o: type(o).__name__,
+)
+def test_a_scan_under_jit_is_a_loop(objective: Any) -> None:
+    """The reference threads the state by hand and differentiates `apply` directly, step by step, without jit."""
+    optimizer = optax.adam(0.1)
+    evaluate = value_and_grad(squares, objective)
+
+    @jax.jit
+    def scanned(w: Any, batches: Any) -> Any:
+        def body(carry: Any, batch: Any) -> Any:
+            w, moments, state = carry
+            (loss, step), gradient = evaluate(state, w, *batch, groups=GROUPS)
+            updates, moments = optimizer.update(gradient, moments, w)
+            return (optax.apply_updates(w, updates), moments, step.state), (loss, step.plain)
+
+        return jax.lax.scan(body, (w, optimizer.init(w), init(objective)), batches)
+
+    (w, _, state), (losses, plain) = scanned(jnp.zeros(3), tuple(map(jnp.asarray, BATCHES)))
+
+    by_hand, memory = jnp.zeros(3), objective.init()
+    moments = optimizer.init(by_hand)
+    for index, (x, y) in enumerate(zip(*BATCHES, strict=True)):
+        start = memory
+        loss, memory = objective.apply(squares(by_hand, x, y), start, groups=GROUPS)
+        gradient = jax.grad(lambda v, x=x, y=y, s=start: objective.apply(squares(v, x, y), s, groups=GROUPS)[0])(
+            by_hand
+        )
+        assert float(plain[index]) == pytest.approx(float(squares(by_hand, x, y).mean()), rel=1e-5)
+        assert float(losses[index]) == pytest.approx(float(loss), rel=1e-5)
+        updates, moments = optimizer.update(gradient, moments, by_hand)
+        by_hand = optax.apply_updates(by_hand, updates)
+    np.testing.assert_allclose(w, by_hand, rtol=1e-5)
+    for name, value in memory.items():
+        np.testing.assert_allclose(state[name], value, rtol=1e-5)
+
+
+def test_micro_batches_of_optax_are_the_whole_batch() -> None:
+    evaluate = value_and_grad(squares, reweigh.RGD(tau=1.0))
+    w = jnp.array([0.3, -0.2, 0.5])
+    several = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=3)
+    state, updated = several.init(w), w
+    for rows in np.split(np.arange(12), 3):
+        _, gradient = evaluate((), w, X[rows], Y[rows])
+        updates, state = several.update(gradient, state, w)
+        updated = optax.apply_updates(updated, updates)
+    _, whole = evaluate((), w, X, Y)
+    np.testing.assert_allclose(updated, w - 0.1 * whole, rtol=1e-6)
+
+
+def test_flax_modules() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(3, 1, use_bias=False, rngs=nnx.Rngs(0), param_dtype=jnp.float64)
+    kernel = model.kernel[...][:, 0]
+
+    def losses_of(model: Any, x: Any, y: Any) -> Any:
+        return (model(x)[:, 0] - y) ** 2
+
+    evaluate = value_and_grad(losses_of, reweigh.RGD(tau=1.0), transform=nnx.value_and_grad)
+    (loss, step), gradients = evaluate((), model, jnp.asarray(X), jnp.asarray(Y))
+    (expected, _), by_hand = value_and_grad(squares, reweigh.RGD(tau=1.0))((), kernel, X, Y)
+    assert float(loss) == pytest.approx(float(expected))
+    np.testing.assert_allclose(gradients["kernel"][...][:, 0], by_hand, rtol=1e-6)
+    assert step.weights.shape == (12,)
+
+
+@pytest.mark.processes
+def test_two_devices_are_one() -> None:
+    done = subprocess.run(
+        [sys.executable, str(WORKERS / "jax_sharded.py")],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "0"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == 4

@@ -1,0 +1,36 @@
+"""Keras: the same checks on each backend, in a process of its own, because a process has one backend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="needs keras, which is not installed")
+
+WORKER = Path(__file__).parent / "workers" / "keras_backend.py"
+#: Programs of a few operations: compiling them well takes longer than running them.
+QUICK_TO_COMPILE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+CHECKS = WORKER.read_text(encoding="utf-8").count("\ndef check_")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_backend(backend: str) -> None:
+    if find_spec(backend) is None:
+        pytest.skip(f"needs {backend}, which is not installed")
+    done = subprocess.run(
+        [sys.executable, str(WORKER)],
+        env=os.environ | {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1", "JAX_ENABLE_X64": "0"} | QUICK_TO_COMPILE,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    assert CHECKS > 8
+    assert len(done.stdout.splitlines()) == CHECKS  # none was left out

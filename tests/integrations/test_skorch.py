@@ -1,0 +1,209 @@
+"""skorch: the numbers of a hand-written loop, softmax and logarithm in their place, plain validation."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from reweigh.objectives.term import TERM
+from reweigh.torch import Reweighted
+
+pytest.importorskip("skorch")
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
+    from skorch.dataset import Dataset
+    from skorch.helper import predefined_split
+
+    from reweigh.integrations.skorch import (
+        ReweightedBCEWithLogits,
+        ReweightedCrossEntropy,
+        ReweightedNLL,
+        WeightLog,
+    )
+
+SIZE, BATCH, EPOCHS = 60, 20, 3
+
+
+def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(SIZE, 5)).astype(np.float32)
+    return X, (X[:, :3] + 0.8 * rng.normal(size=(SIZE, 3))).argmax(1)
+
+
+class Net(nn.Module):
+    """Starts from the same parameters each time."""
+
+    def __init__(self, outputs: int = 3, probabilities: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.layer = nn.Linear(5, outputs)
+        self.layer.weight.data = torch.randn(outputs, 5, generator=generator)
+        self.layer.bias.data.zero_()
+        self.last: nn.Module = nn.Softmax(-1) if probabilities else nn.Identity()
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.last(self.layer(X)).squeeze(-1)
+
+
+def classifier(criterion: Any, kind: Any = NeuralNetClassifier, **options: Any) -> Any:
+    given = {"max_epochs": EPOCHS, "lr": 0.2, "batch_size": BATCH, "train_split": None, "verbose": 0}
+    return kind(Net, criterion=criterion, **given | options)
+
+
+def by_hand(losses_of: Any, X: np.ndarray, y: Tensor, tau: float = 1.0, **net_options: Any) -> tuple[Net, list[Tensor]]:
+    """The same training without skorch, with the formula of the weight written out."""
+    net, vectors = Net(**net_options), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2)
+    for _ in range(EPOCHS):
+        for start in range(0, SIZE, BATCH):
+            rows = slice(start, start + BATCH)
+            losses = losses_of(net(torch.tensor(X[rows])), y[rows])
+            optimizer.zero_grad()
+            (torch.exp(losses.detach().clamp(0, tau) / (tau + 1)) * losses).mean().backward()
+            optimizer.step()
+            vectors.append(losses.detach())
+    return net, vectors
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+@pytest.mark.parametrize("tau", [1.0, 3.0])
+def test_cross_entropy(tau: float) -> None:
+    X, y = data()
+    net = classifier(ReweightedCrossEntropy, criterion__tau=tau).fit(X, y)
+    hand, _ = by_hand(cross_entropy, X, torch.tensor(y), tau)
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    with torch.no_grad():
+        expected = torch.softmax(hand(torch.tensor(X)), -1).numpy()
+    np.testing.assert_allclose(net.predict_proba(X), expected, atol=1e-6)
+    np.testing.assert_allclose(net.predict_proba(X).sum(1), 1.0, atol=1e-6)
+
+
+def test_probabilities_get_their_logarithm() -> None:
+    X, y = data()
+    net = classifier(ReweightedNLL, criterion__tau=1.0, module__probabilities=True).fit(X, y)
+
+    def losses_of(p: Tensor, target: Tensor) -> Tensor:
+        return -torch.log(p + torch.finfo(p.dtype).eps)[torch.arange(len(target)), target]
+
+    hand, _ = by_hand(losses_of, X, torch.tensor(y), probabilities=True)
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(net.predict_proba(X).sum(1), 1.0, atol=1e-6)
+
+
+def test_binary() -> None:
+    X, y = data()
+    y = (y == 0).astype(np.float32)
+    net = classifier(ReweightedBCEWithLogits, NeuralNetBinaryClassifier, criterion__tau=1.0, module__outputs=1)
+    net.fit(X, y)
+    hand, _ = by_hand(
+        lambda z, t: nn.functional.binary_cross_entropy_with_logits(z, t, reduction="none"),
+        X,
+        torch.tensor(y),
+        outputs=1,
+    )
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    with torch.no_grad():
+        expected = torch.sigmoid(hand(torch.tensor(X))).numpy()
+    np.testing.assert_allclose(net.predict_proba(X)[:, 1], expected, atol=1e-6)
+
+
+def test_regression_needs_no_class_of_its_own() -> None:
+    X, _ = data()
+    y = X.sum(1)
+    net = classifier(
+        Reweighted, NeuralNetRegressor, criterion__criterion=nn.MSELoss(), criterion__tau=1.0, module__outputs=1
+    )
+    net.fit(X, y)
+    hand, _ = by_hand(lambda z, t: (z - t) ** 2, X, torch.tensor(y), outputs=1)
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-5, rtol=1e-5)
+
+
+def test_validation_is_plain_and_the_history_tells_both() -> None:
+    X, y = data()
+    valid = Dataset(*data(1))
+    net = classifier(
+        ReweightedCrossEntropy, criterion__tau=1.0, train_split=predefined_split(valid), callbacks=[WeightLog()]
+    ).fit(X, y)
+    with torch.no_grad():
+        Xv, yv = data(1)
+        plain = cross_entropy(net.module_(torch.tensor(Xv)), torch.tensor(yv)).mean()
+    assert net.history[-1, "valid_loss"] == pytest.approx(float(plain), rel=1e-5)
+
+    _, vectors = by_hand(cross_entropy, X, torch.tensor(y))
+    losses = torch.cat(vectors[-SIZE // BATCH :]).numpy().astype(np.float64)  # of the last epoch
+    weights = np.exp(np.clip(losses, 0, 1) / 2)
+    row = net.history[-1]
+    assert row["train_loss"] == pytest.approx((weights * losses).mean(), rel=1e-5)
+    assert row["plain_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert row["weight_mean"] == pytest.approx(weights.mean(), rel=1e-5)
+    assert row["clip_share"] == pytest.approx(np.mean(losses >= 1))
+    assert row["ess_share"] == pytest.approx(weights.mean() ** 2 / (weights**2).mean(), rel=1e-5)
+
+
+def test_the_printed_table_has_the_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+    classifier(ReweightedCrossEntropy, verbose=1, callbacks=[WeightLog()]).fit(*data())
+    printed = capsys.readouterr().out
+    assert "clip_share" in printed
+    assert "plain_loss" in printed
+
+
+def test_class_weights_and_other_objectives() -> None:
+    X, y = data()
+    class_weight = torch.tensor([1.0, 2.0, 4.0])
+    net = classifier(
+        ReweightedCrossEntropy, criterion__objective=TERM(t=2.0), criterion__weight=class_weight, max_epochs=1
+    ).fit(X, y)
+    hand = Net()
+    optimizer = torch.optim.SGD(hand.parameters(), lr=0.2)
+    for start in range(0, SIZE, BATCH):
+        rows = slice(start, start + BATCH)
+        target = torch.tensor(y[rows])
+        losses = cross_entropy(hand(torch.tensor(X[rows])), target)
+        own = class_weight[target]
+        measure = own / own.sum()
+        tilted = measure * torch.exp(2.0 * losses.detach())
+        optimizer.zero_grad()
+        (tilted / tilted.sum() * losses).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-5, rtol=1e-5)
+
+
+def test_grid_search_over_tau() -> None:
+    X, y = data()
+    search = GridSearchCV(
+        classifier(ReweightedCrossEntropy), {"criterion__tau": [0.5, 2.0]}, cv=2, scoring="neg_log_loss"
+    ).fit(X, y)
+    assert search.best_estimator_.criterion_.reweighted.objective.tau == search.best_params_["criterion__tau"]
+    scores = search.cv_results_["mean_test_score"]
+    assert scores[0] != scores[1]  # the value reached the criterion
+
+
+def test_clone_and_pickle() -> None:
+    X, y = data()
+    net = classifier(ReweightedCrossEntropy, criterion__tau=2.0, callbacks=[WeightLog()]).fit(X, y)
+    loaded = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(loaded.predict_proba(X), net.predict_proba(X))
+    assert loaded.criterion_.reweighted.objective.tau == 2.0
+    again = clone(net)
+    assert not again.initialized_
+    np.testing.assert_array_equal(again.fit(X, y).predict_proba(X), net.predict_proba(X))
+
+
+def test_the_log_refuses_a_plain_criterion() -> None:
+    with pytest.raises(TypeError, match="got CrossEntropyLoss"):
+        classifier(nn.CrossEntropyLoss, callbacks=[WeightLog()]).fit(*data())

@@ -1,0 +1,260 @@
+"""Checks of the Keras adapter on one backend, chosen by KERAS_BACKEND; run in a process of its own.
+
+    KERAS_BACKEND=jax python tests/integrations/workers/keras_backend.py
+
+The references are NumPy: the formulas written out, the library's own weights, and training with hand-made
+`sample_weight` under the plain loss.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# bf16 matrix products kill the process on machines that advertise AMX but cannot execute it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import keras
+import numpy as np
+
+import reweigh
+from reweigh.integrations.keras import Reweighted, WeightMetric, weights_of
+from reweigh.objectives.absgd import ABSGD
+from reweigh.objectives.term import TERM
+
+BACKEND = keras.backend.backend()
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 5)).astype(np.float32)
+Y = (X[:, :3] + 0.8 * RNG.normal(size=(40, 3))).argmax(1)
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy
+
+
+def tensor(values: Any) -> Any:
+    return keras.ops.convert_to_tensor(np.asarray(values, np.float32))
+
+
+def numbers(values: Any) -> np.ndarray[Any, Any]:
+    return keras.ops.convert_to_numpy(values)
+
+
+def network(loss: Any, **options: Any) -> keras.Model:
+    """Three layers' worth of nothing: the same start each time."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)])
+    model.compile(optimizer=keras.optimizers.SGD(0.3), loss=loss, **options)
+    return model
+
+
+def cross_entropies(logits: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    logits = logits.astype(np.float64)
+    return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+
+
+def kl(losses: np.ndarray[Any, Any], tau: float = 1.0) -> np.ndarray[Any, Any]:
+    return np.exp(np.clip(losses, 0, tau) / (tau + 1))
+
+
+@contextmanager
+def raises(kind: type[Exception], words: str) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        message = str(error)
+    else:
+        message = "nothing was raised"
+    assert words in message, f"{words!r} is not in {message!r}"
+
+
+def check_the_weights_are_the_librarys_own() -> None:
+    losses = np.array([-1.0, 0.0, 0.3, 1.0, 2.5, 40.0], np.float32)
+    for weight in (
+        reweigh.KL(tau=1.0),
+        reweigh.KL(tau=3.0, gamma=-0.5, offset=0.2),
+        reweigh.KL(tau=None, gamma=4.0),
+        reweigh.ReverseKL(tau=2.0),
+        reweigh.ReverseKL(tau=2.0, offset=-0.5),
+        reweigh.ChiSquare(tau=3.0),
+        reweigh.ChiSquare(tau=3.0, scaled=True, offset=0.1),
+    ):
+        np.testing.assert_allclose(numbers(weights_of(weight, tensor(losses))), weight(losses), rtol=3e-6)
+    half = keras.ops.cast(tensor(losses), "bfloat16")
+    assert keras.backend.standardize_dtype(weights_of(reweigh.KL(tau=1.0), half).dtype) == "float32"
+
+
+def check_the_value() -> None:
+    logits = RNG.normal(size=(40, 3)).astype(np.float32)
+    losses = cross_entropies(logits, Y)
+    loss = Reweighted(CROSS_ENTROPY(from_logits=True), tau=1.0)
+    own = RNG.uniform(0.5, 2.0, 40).astype(np.float32)
+    np.testing.assert_allclose(float(loss(Y, logits)), (kl(losses) * losses).mean(), rtol=1e-5)
+    expected = (own * kl(losses) * losses).mean()  # Keras divides by the number of samples, whatever they weigh
+    np.testing.assert_allclose(float(loss(Y, logits, sample_weight=own)), expected, rtol=1e-5)
+    total = Reweighted(CROSS_ENTROPY(from_logits=True, reduction="sum"), divergence="chi2", tau=2.0)
+    np.testing.assert_allclose(float(total(Y, logits)), ((np.clip(losses, 0, 2) + 2) * losses).sum(), rtol=1e-5)
+    every = Reweighted(CROSS_ENTROPY(from_logits=True), reduction="none", tau=1.0)
+    np.testing.assert_allclose(numbers(every(Y, logits)), kl(losses) * losses, rtol=2e-5, atol=1e-7)
+
+
+def check_training_is_plain_training_with_hand_made_weights() -> None:
+    own, by_class = np.linspace(0.5, 2.0, 40).astype(np.float32), {0: 1.0, 1: 2.0, 2: 0.5}
+    of_class = np.array([by_class[y] for y in Y])
+    for options, factor in (({}, 1.0), ({"sample_weight": own}, own), ({"class_weight": by_class}, of_class)):
+        ours = network(Reweighted(CROSS_ENTROPY(from_logits=True), tau=1.0))
+        plain = network(CROSS_ENTROPY(from_logits=True))
+        for _ in range(3):
+            weights = kl(cross_entropies(numbers(plain(X)), Y)) * factor
+            plain.train_on_batch(X, Y, sample_weight=weights)
+            ours.train_on_batch(X, Y, **options)
+        for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-6)
+
+
+def check_validation_has_a_plain_metric() -> None:
+    loss = Reweighted(CROSS_ENTROPY(from_logits=True), tau=1.0)
+    kerass_own = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="ce")
+    model = network(loss, metrics=[kerass_own, *loss.metrics()])
+    history = model.fit(X, Y, epochs=2, batch_size=16, validation_data=(X[:30], Y[:30]), verbose=0).history
+    losses = cross_entropies(numbers(model(X[:30])), Y[:30])
+    weights = kl(losses)
+    np.testing.assert_allclose(history["val_plain_loss"][-1], losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(history["val_ce"][-1], losses.mean(), rtol=1e-5)
+    # Keras averages its loss over batches of 30 and fewer; here there is one.
+    np.testing.assert_allclose(history["val_loss"][-1], (weights * losses).mean(), rtol=1e-5)
+    np.testing.assert_allclose(history["val_weight_mean"][-1], weights.mean(), rtol=1e-5)
+    np.testing.assert_allclose(history["val_clip_share"][-1], np.mean(losses >= 1), rtol=1e-6)
+    np.testing.assert_allclose(history["val_ess_share"][-1], weights.mean() ** 2 / (weights**2).mean(), rtol=1e-5)
+
+
+def check_metrics_add_up_over_batches() -> None:
+    loss = Reweighted(keras.losses.MeanSquaredError(), tau=1.0)
+    squares, own = np.array([0.1, 0.4, 1.0, 4.0]), np.array([1.0, 3.0, 0.0, 2.0])
+    metric = WeightMetric(loss, "ess_share")
+    for rows in (slice(0, 3), slice(3, 4)):
+        metric.update_state(np.zeros((len(squares[rows]), 1)), np.sqrt(squares[rows])[:, None], own[rows])
+    w = kl(squares)
+    expected = (own * w).sum() ** 2 / own.sum() / (own * w * w).sum()
+    np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-5)
+    metric.reset_state()
+    assert float(metric.result()) == 0.0
+    no_clip = WeightMetric(Reweighted(keras.losses.MeanSquaredError(), tau=None, gamma=0.1), "clip_share")
+    no_clip.update_state(np.zeros((2, 1)), np.ones((2, 1)))
+    assert float(no_clip.result()) == 0.0
+    with raises(ValueError, "Did you mean 'clip_share'?"):
+        WeightMetric(loss, "clipshare")
+
+
+def check_save_and_load() -> None:
+    loss = Reweighted(CROSS_ENTROPY(from_logits=True), tau=2.5, divergence="revkl", level="token", floor=False)
+    again = Reweighted.from_config(loss.get_config())
+    assert (again.objective, again.level, again.floor) == (loss.objective, "token", False)
+    assert (again.name, again.reduction) == (loss.name, loss.reduction)
+    model = network(loss, metrics=loss.metrics())
+    model.train_on_batch(X, Y)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model.keras")
+        loaded = keras.models.load_model(Path(folder) / "model.keras")
+    assert loaded.loss.objective == reweigh.RGD(tau=2.5, divergence="revkl")
+    for _ in range(2):
+        np.testing.assert_allclose(loaded.train_on_batch(X, Y), model.train_on_batch(X, Y), rtol=1e-6)
+    assert Reweighted("MeanSquaredError", tau=2.0).objective.tau == 2.0
+
+
+def check_levels() -> None:
+    errors = np.abs(RNG.normal(size=(4, 6))).astype(np.float32) * 1.5
+    squares, zeros = errors[..., None] ** 2, np.zeros((4, 6, 1), np.float32)
+    flat = squares[..., 0].astype(np.float64)
+    inner = keras.losses.MeanSquaredError()
+    sample, token = Reweighted(inner, tau=1.0), Reweighted(inner, level="token", tau=1.0)
+    np.testing.assert_allclose(
+        float(sample(zeros, errors[..., None])), (kl(flat.mean(1))[:, None] * flat).mean(), rtol=1e-5
+    )
+    np.testing.assert_allclose(float(token(zeros, errors[..., None])), (kl(flat) * flat).mean(), rtol=1e-5)
+
+
+def check_padded_steps_do_not_count() -> None:
+    lengths = np.array([6, 2, 4])
+    real = np.arange(6) < lengths[:, None]
+    x = np.where(real[..., None], RNG.normal(size=(3, 6, 2)), 0.0).astype(np.float32)
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((6, 2)), keras.layers.Masking(), keras.layers.Dense(1)])
+    y = RNG.normal(size=(3, 6, 1)).astype(np.float32)
+    squares = ((numbers(model(x)) - y) ** 2)[..., 0].astype(np.float64)
+    of_samples = kl((squares * real).sum(1) / lengths)
+    for level, weights in (("sample", of_samples[:, None]), ("token", kl(squares))):
+        model.compile(loss=Reweighted(keras.losses.MeanSquaredError(), level=level, tau=1.0))  # type: ignore[arg-type]
+        expected = (weights * squares * real).sum() / real.sum()
+        np.testing.assert_allclose(model.evaluate(x, y, verbose=0), expected, rtol=1e-5, err_msg=level)
+
+
+def check_the_floor_of_smoothed_targets() -> None:
+    logits = RNG.normal(size=(10, 4)).astype(np.float32) * 3
+    hard = np.eye(4, dtype=np.float32)[RNG.integers(0, 4, 10)]
+    smooth = hard * 0.8 + 0.05
+    log_p = logits - np.log(np.exp(logits.astype(np.float64)).sum(1, keepdims=True))
+    losses, entropy = -(smooth * log_p).sum(1), -(smooth * np.log(smooth)).sum(1)
+    inner = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
+    loss = Reweighted(inner, tau=1.0)
+    np.testing.assert_allclose(float(loss(hard, logits)), (kl(losses - entropy) * losses).mean(), rtol=1e-5)
+    without = Reweighted(inner, floor=False, tau=1.0)
+    np.testing.assert_allclose(float(without(hard, logits)), (kl(losses) * losses).mean(), rtol=1e-5)
+
+    score, label = logits[:, 0], hard[:, 0] * 0.9 + 0.05
+    p = 1 / (1 + np.exp(-score.astype(np.float64)))
+    binary = -(label * np.log(p) + (1 - label) * np.log(1 - p))
+    floor = -(0.95 * np.log(0.95) + 0.05 * np.log(0.05))
+    loss = Reweighted(keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.1), tau=1.0)
+    for target in (hard[:, 0], hard[:, :1]):
+        value = float(loss(target, score[:, None]))
+        np.testing.assert_allclose(value, (kl(binary - floor) * binary).mean(), rtol=1e-5)
+
+
+def check_other_objectives() -> None:
+    logits = RNG.normal(size=(40, 3)).astype(np.float32)
+    losses = cross_entropies(logits, Y)
+    inner = CROSS_ENTROPY(from_logits=True)
+    if BACKEND not in ("torch", "jax"):
+        for objective in (TERM(t=1.0), reweigh.RGD(tau=1.0, normalize="mean")):
+            with raises(ValueError, "needs the PyTorch or JAX backend"):
+                Reweighted(inner, objective)
+        return
+    tilted = np.exp(losses) / np.exp(losses).mean()
+    loss = Reweighted(inner, TERM(t=1.0))
+    np.testing.assert_allclose(float(loss(Y, logits)), (tilted * losses).mean(), rtol=1e-5)
+    assert Reweighted.from_config(loss.get_config()).objective == TERM(t=1.0)
+    network(loss).fit(X, Y, batch_size=16, verbose=0)  # under the backend's compiler as well
+    normalized = Reweighted(inner, tau=1.0, normalize="mean")
+    expected = (kl(losses) * losses).mean() / kl(losses).mean()
+    np.testing.assert_allclose(float(normalized(Y, logits)), expected, rtol=1e-5)
+
+
+def check_errors() -> None:
+    inner = keras.losses.MeanSquaredError()
+    with raises(ValueError, "remembers something between steps"):
+        Reweighted(inner, ABSGD())
+    with raises(ValueError, "Drop it"):
+        Reweighted(inner, tau=1.0, surrogate=True)
+    with raises(TypeError, "must be a keras.losses.Loss"):
+        Reweighted("mse", tau=1.0)
+    with raises(TypeError, "either an objective or hyper-parameters"):
+        Reweighted(inner, reweigh.RGD(), tau=2.0)
+    with raises(ValueError, "`tau` must be a positive number, got -1.0"):
+        Reweighted(inner, tau=-1.0)
+
+    class Averaged(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+    with raises(ValueError, "averages inside"):
+        Reweighted(Averaged(), tau=1.0)(np.zeros((2, 1)), np.ones((2, 1)))
+
+
+if __name__ == "__main__":
+    assert os.environ.get("KERAS_BACKEND") == BACKEND, "choose the backend with KERAS_BACKEND"
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            check()
+            print(f"{BACKEND}: {name.removeprefix('check_').replace('_', ' ')}", flush=True)

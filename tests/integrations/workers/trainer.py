@@ -1,0 +1,38 @@
+"""One rank of a Trainer: two processes with two micro-batches of two rows each. Run by `torchrun`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+import torch.distributed as dist
+from test_transformers import TASKS, TAU, rows, trained
+
+from reweigh.integrations.transformers import loss
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in ("classification", "language model"):
+        build, label, options, _ = TASKS[name]
+        after, trainer = trained(
+            build(),
+            rows(label),
+            folder,
+            loss(tau=TAU, **options),
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            ddp_backend="gloo",
+        )
+        assert trainer.args.world_size == 2
+        if dist.get_rank() == 0:
+            torch.save(after, folder / f"{name}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
