@@ -72,8 +72,8 @@ docs: $(STAMPS)/dev ## build the documentation; warnings are errors
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-bench: $(STAMPS)/dev ## time the library against plain training; writes benchmarks/results/
-	$(BIN)/python benchmarks/overhead.py
+bench: $(STAMPS)/dev ## time the library against plain training and its peers; writes benchmarks/results/
+	@for script in benchmarks/[!_]*.py; do echo "==> $$script"; $(BIN)/python $$script || exit 1; done
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(TENSORFLOW) docs/_build docs/generated demo dist .pytest_cache .ruff_cache
