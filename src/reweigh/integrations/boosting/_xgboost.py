@@ -1,0 +1,249 @@
+"""XGBoost: `obj=` for `xgboost.train`, and its estimators with re-weighting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xgboost as host
+from sklearn.utils.multiclass import check_classification_targets
+
+from reweigh.integrations._objective import ObjectiveLike
+from reweigh.integrations.boosting._rows import RowObjective, Task, row_objective, shares, start, variance_of
+
+__all__ = ["RGDXGBClassifier", "RGDXGBRegressor", "xgboost", "xgboost_params"]
+
+NATIVE: dict[str, str] = {
+    "binary": "binary:logistic",
+    "multiclass": "multi:softprob",
+    "regression": "reg:squarederror",
+}
+#: XGBoost has an intercept a class from this version on; before it multi-class starts from equal shares.
+VECTOR_INTERCEPT = (3, 1)
+
+
+@dataclass(frozen=True)
+class XGBoostObjective:
+    """What `xgboost.train` calls each round: `(margins, DMatrix) -> (gradients, hessians)`."""
+
+    rows: RowObjective
+
+    def __call__(self, margins: Any, data: Any) -> tuple[Any, Any]:
+        """The derivatives of every row; XGBoost leaves the rows' own weights to us."""
+        return self.of(data.get_label(), margins, data.get_weight())
+
+    def of(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any, Any]:
+        """The same in the order of arguments of XGBoost's estimators."""
+        # XGBoost's own multi-class hessian is 2 p (1 - p), an upper bound.
+        factor = 2.0 if self.rows.task == "multiclass" else 1.0
+        gradient, hessian = self.rows.gradients(y_pred, y_true, sample_weight, factor)
+        return gradient, np.maximum(hessian, np.float32(1e-16), out=hessian)
+
+
+def xgboost(
+    task: Task, *, tau: float | None = None, objective: ObjectiveLike = "rgd", variance: float | None = None
+) -> XGBoostObjective:
+    r"""An objective for `xgboost.train(..., obj=...)` that re-weights.
+
+    .. math:: g_i = v_i\,w(\ell_i)\,\ell_i', \qquad h_i = v_i\,w(\ell_i)\,\ell_i''
+
+    Parameters
+    ----------
+    task
+        `"binary"`, `"multiclass"` or `"regression"`.
+    tau
+        The clip level, in units of the log loss, or of the squared error over the variance of the target; `None` keeps
+        the objective's own, which is 1 for RGD.
+    objective
+        A method's text, a separable objective or a weight function.
+    variance
+        For regression: the unit of the squared error; the variance of the training target unless given.
+
+    Returns
+    -------
+    XGBoostObjective
+        A callable; the weights of the `DMatrix` are multiplied in.
+
+    Examples
+    --------
+    >>> import numpy as np, xgboost as xgb
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> y = (X[:, 0] + rng.normal(size=200) > 1).astype(float)
+    >>> params = {"max_depth": 3, **xgboost_params(y, "binary")}
+    >>> booster = xgb.train(params, xgb.DMatrix(X, y), 10, obj=xgboost("binary", tau=1.0))
+    >>> bool((abs(booster.predict(xgb.DMatrix(X)) - 0.5) < 0.5).all())  # probabilities
+    True
+
+    Notes
+    -----
+    Give the parameters of :func:`xgboost_params` as well: without them XGBoost starts a custom objective from 0.5,
+    whatever the data, and predicts margins. References: Kumar et al., TMLR 2024.
+    """
+    return XGBoostObjective(row_objective(task, objective, tau, variance))
+
+
+def xgboost_params(y: Any, task: Task, sample_weight: Any = None) -> dict[str, Any]:
+    """Parameters that must go with a custom objective: the initial score, and the built-in twin.
+
+    The twin is not used for gradients. It turns margins into probabilities in `predict`, and gives the plain metric
+    for evaluation and early stopping.
+
+    Parameters
+    ----------
+    y
+        The training target: classes from 0 to K - 1, or numbers.
+    task
+        `"binary"`, `"multiclass"` or `"regression"`.
+    sample_weight
+        The user's own weights, where there are any.
+
+    Returns
+    -------
+    dict[str, Any]
+        `objective`, `base_score` and, for many classes, `num_class`.
+
+    Examples
+    --------
+    >>> xgboost_params([0, 0, 0, 1], "binary")
+    {'objective': 'binary:logistic', 'base_score': 0.25}
+    """
+    y = np.asarray(y)
+    margin = start(y, task, sample_weight)
+    params: dict[str, Any] = {"objective": NATIVE[task]}
+    if task == "regression":
+        params["base_score"] = float(margin)
+    elif task == "binary":
+        params["base_score"] = float(shares(y, sample_weight, 2)[1])
+    else:
+        params["num_class"] = len(margin)
+        if tuple(int(part) for part in host.__version__.split(".")[:2]) >= VECTOR_INTERCEPT:
+            params["base_score"] = (margin - margin.mean()).tolist()
+    return params
+
+
+class RGDXGBClassifier(host.XGBClassifier):
+    """`xgboost.XGBClassifier` with re-weighting; binary and multi-class.
+
+    Parameters
+    ----------
+    tau
+        The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
+    reweigh
+        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
+    **kwargs
+        Those of `xgboost.XGBClassifier`, but for `objective` and `scale_pos_weight`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = RGDXGBClassifier(tau=1.0, n_estimators=10, max_depth=3).fit(X, y)
+    >>> bool(abs(model.predict_proba(X).sum(axis=1) - 1).max() < 1e-6)
+    True
+
+    Notes
+    -----
+    Early stopping and evaluation use XGBoost's plain metrics. References: Kumar et al., TMLR 2024.
+    """
+
+    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tau = tau
+        self.reweigh = reweigh
+
+    def fit(self, X: Any, y: Any, *, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """Fit as `xgboost.XGBClassifier.fit` does, with its keywords."""
+        check_classification_targets(y)
+        classes = np.unique(np.asarray(y))
+        if np.ndim(y) != 1 or not np.array_equal(classes, np.arange(len(classes))):
+            raise ValueError(
+                f"`y` must hold classes from 0 to K - 1, one a row, got {classes[:4].tolist()}. Encode it with "
+                "sklearn.preprocessing.LabelEncoder, as for XGBClassifier."
+            )
+        task: Task = "multiclass" if len(classes) > 2 else "binary"
+        return _fit(self, super().fit, task, X, y, sample_weight, kwargs)
+
+    def get_xgb_params(self) -> dict[str, Any]:
+        """Parameters for the native library, with the initial score of the data being fitted."""
+        return _native(self, super().get_xgb_params())
+
+
+class RGDXGBRegressor(host.XGBRegressor):
+    """`xgboost.XGBRegressor` with re-weighting; the loss is the squared error over the variance of the target.
+
+    Parameters
+    ----------
+    tau
+        The clip level, in units of the squared error over the variance; `None` keeps the objective's own.
+    reweigh
+        What re-weights: a method's text, a separable objective or a weight function.
+    **kwargs
+        Those of `xgboost.XGBRegressor`, but for `objective`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> bool(RGDXGBRegressor(tau=1.0, n_estimators=20, max_depth=3).fit(X, y).score(X, y) > 0.5)
+    True
+
+    Notes
+    -----
+    Early stopping and evaluation use XGBoost's plain metrics. References: Kumar et al., TMLR 2024.
+    """
+
+    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tau = tau
+        self.reweigh = reweigh
+
+    def fit(self, X: Any, y: Any, *, sample_weight: Any = None, **kwargs: Any) -> Any:
+        """Fit as `xgboost.XGBRegressor.fit` does, with its keywords."""
+        return _fit(self, super().fit, "regression", X, y, sample_weight, kwargs)
+
+    def get_xgb_params(self) -> dict[str, Any]:
+        """Parameters for the native library, with the initial score of the data being fitted."""
+        return _native(self, super().get_xgb_params())
+
+
+def _fit(model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, kwargs: dict[str, Any]) -> Any:
+    """The host's own fit, while the model holds our objective and its initial score."""
+    _refuse(model)
+    rows = row_objective(
+        task, model.reweigh, model.tau, None if task != "regression" else variance_of(y, sample_weight)
+    )
+    named = model.objective
+    # A model that is trained further keeps its own initial score.
+    model._start = {} if kwargs.get("xgb_model") is not None else xgboost_params(y, task, sample_weight)
+    model.objective = XGBoostObjective(rows).of
+    try:
+        fit(X, y, sample_weight=sample_weight, **kwargs)
+    finally:
+        model.objective = named
+        del model._start
+    return model
+
+
+def _native(model: Any, params: dict[str, Any]) -> dict[str, Any]:
+    for name in ("tau", "reweigh"):
+        params.pop(name, None)
+    base_score = getattr(model, "_start", {}).get("base_score")
+    if base_score is not None and params.get("base_score") is None:
+        params["base_score"] = base_score
+    return params
+
+
+def _refuse(model: Any) -> None:
+    """Parameters that a custom objective makes void must not be ignored in silence."""
+    if model.objective not in (None, *NATIVE.values()):
+        raise ValueError(
+            f"`objective` cannot be set here, got {model.objective!r}: re-weighting takes its place. Say what "
+            "re-weights with `reweigh`."
+        )
+    if model.scale_pos_weight not in (None, 1):
+        raise ValueError(
+            f"`scale_pos_weight` has no effect on a custom objective, got {model.scale_pos_weight!r}. Give "
+            "sample_weight to fit, for example sklearn.utils.compute_sample_weight('balanced', y)."
+        )

@@ -1,0 +1,403 @@
+"""A small neural network that re-weights itself, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]
+    check_is_fitted,
+    validate_data,
+)
+from torch import Tensor, nn
+
+from reweigh import _validate as validate
+from reweigh.integrations._objective import ObjectiveLike, as_method
+from reweigh.method import Context, Method
+from reweigh.torch.reweighted import Reweighted
+
+__all__ = ["RGDClassifier", "RGDRegressor"]
+
+#: Rows that predictions take at a time.
+CHUNK = 8192
+
+
+class _Network(BaseEstimator):
+    """Training, early stopping and raw outputs; what a target is, the two kinds below say."""
+
+    def __init__(
+        self,
+        *,
+        tau: float | None = None,
+        objective: ObjectiveLike = "rgd",
+        hidden: tuple[int, ...] = (64, 64),
+        lr: float = 1e-3,
+        epochs: int = 100,
+        batch_size: int = 64,
+        weight_decay: float = 0.0,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        self.tau = tau
+        self.objective = objective
+        self.hidden = hidden
+        self.lr = lr
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.device = device
+
+    def _fit(self, X: Any, target: Any, outputs: int, own: Any, strata: Any, criterion: nn.Module) -> None:
+        """Train on rows, float32 or integer targets and the user's weights, all NumPy."""
+        self._check_settings()
+        random = check_random_state(self.random_state)
+        device = torch.device(self.device or "cpu")
+        order = torch.Generator().manual_seed(int(random.randint(np.iinfo(np.int32).max)))
+        model = _network(X.shape[1], self.hidden, outputs, order)
+        rows = np.arange(len(X)) if own is None else np.flatnonzero(own > 0)
+        rows, held = self._split(rows, strata, random)
+        own = np.ones(len(X)) if own is None else own
+        own = own / own[rows].mean()  # a scale of the user's weights is no learning rate
+        data = tuple(torch.as_tensor(part) for part in (X, target, own.astype(np.float32)))
+        training = tuple(part[rows].to(device) for part in data)
+        model, criterion = model.to(device), criterion.to(device)
+        losses: list[Tensor] = []
+        best: tuple[float, int, dict[str, Tensor]] | None = None
+        self.validation_losses_: list[float] = []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        for epoch in range(1, self.epochs + 1):
+            losses.append(_epoch(model, criterion, optimizer, _batches(training, self.batch_size, order)))
+            if held is None:
+                continue
+            score = _plain_loss(model, criterion, tuple(part[held].to(device) for part in data))
+            self.validation_losses_.append(score)
+            if best is None or score < best[0]:
+                best = score, epoch, {name: value.clone() for name, value in model.state_dict().items()}
+            elif epoch - best[1] >= self.patience:
+                break
+        if best is not None:
+            model.load_state_dict(best[2])
+        # Kept on the host: it pickles, and it loads where there is no such device. In double precision, so that a
+        # row's prediction does not depend on which rows come with it.
+        self.model_ = model.cpu().double().eval()
+        self.n_iter_ = len(losses)
+        self.best_epoch_ = len(losses) if best is None else best[1]
+        self.losses_ = torch.stack(losses).tolist()
+
+    def _check_settings(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            validate.whole(name, getattr(self, name), 1)
+        for size in self.hidden:
+            validate.whole("hidden", size, 1, "It is a tuple of layer widths, such as (64, 64).")
+        validate.positive("lr", self.lr)
+        validate.non_negative("weight_decay", self.weight_decay)
+        validate.fraction("validation_fraction", self.validation_fraction, one=False)
+
+    def _split(self, rows: Any, strata: Any, random: Any) -> tuple[Any, Any]:
+        """Rows to train on, and rows to stop by."""
+        if not self.early_stopping:
+            return rows, None
+        if strata is not None:
+            strata = strata[rows]
+            held = int(np.ceil(self.validation_fraction * len(rows)))
+            counts = np.bincount(strata)
+            counts = counts[counts > 0]
+            if counts.min() < 2 or held < len(counts) or len(rows) - held < len(counts):
+                strata = None  # too few of some class to have it on both sides
+        kept, held = train_test_split(
+            rows, test_size=self.validation_fraction, stratify=strata, random_state=random.randint(2**31 - 1)
+        )
+        return kept, held
+
+    def _method(self) -> Method:
+        named = as_method(self.objective, self.tau)
+        others = [slot for slot, _ in named.parts() if slot not in ("loss", "objective")]
+        if others:
+            raise ValueError(
+                f"`objective` may name a loss and an objective, got {str(named)!r} with a {others[0]}. Leave that part "
+                "out, or train with reweigh.torch, which has all of them."
+            )
+        return named
+
+    def _outputs(self, X: Any) -> Any:
+        """Raw outputs of the network, in double precision."""
+        check_is_fitted(self, "model_")
+        rows = torch.as_tensor(validate_data(self, X, dtype=np.float32, reset=False)).double()
+        with torch.no_grad():
+            parts = [self.model_(part) for part in rows.split(CHUNK)]
+        return torch.cat(parts).numpy()
+
+    @abstractmethod
+    def predict(self, X: Any) -> Any:
+        """What the network predicts."""
+
+
+class RGDClassifier(ClassifierMixin, _Network):
+    r"""A neural network trained by re-weighted gradient descent: `RGDClassifier(tau=1.0).fit(X, y)`.
+
+    .. math:: \hat L = \frac1B \sum_i v_i\,\mathrm{sg}\big(w(\ell_i)\big)\,\ell_i, \qquad
+              \ell_i = -\log \mathrm{softmax}(f(x_i))_{y_i}
+
+    A multi-layer perceptron with ReLU, trained by AdamW on mini-batches. Inputs are taken as they are: put a
+    `StandardScaler` in front.
+
+    Parameters
+    ----------
+    tau
+        The clip level, in units of the cross entropy; `None` keeps the objective's own, which is 1 for RGD.
+    objective
+        A method's text with an objective and, if wanted, a loss (`"rgd:divergence=revkl"`, `"focal+rgd:tau=3"`), an
+        objective, or a weight function.
+    hidden
+        Width of each hidden layer.
+    lr, epochs, batch_size, weight_decay
+        Training by AdamW.
+    class_weight
+        `None`, `"balanced"` or a dict from label to weight; multiplies *after* re-weighting.
+    early_stopping
+        Whether to hold `validation_fraction` of the rows out, stop when their *plain* loss has not fallen for
+        `patience` epochs, and go back to the best epoch.
+    validation_fraction, patience
+        See `early_stopping`.
+    random_state
+        Seeds the initial parameters, the order of rows and the validation part; the global state is not touched.
+    device
+        Where to train, such as `"cuda"`; the CPU unless given. Predictions are made on the CPU.
+
+    Attributes
+    ----------
+    model_
+        The network, an `nn.Sequential`.
+    classes_
+        The class labels.
+    losses_, validation_losses_
+        Plain loss of each epoch, of training as it went by and of validation after it.
+    n_iter_, best_epoch_
+        Epochs done, and the one kept.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = RGDClassifier(tau=1.0, epochs=60, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9), model.predict_proba(X).shape
+    (True, (150, 3))
+
+    Notes
+    -----
+    Departs from mini-batch means in one way: the user's weights are scaled to mean one over the training rows and the
+    batch is divided by its size, so that batches with heavy rows are not scaled down. References: Kumar et al., TMLR
+    2024.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float | None = None,
+        objective: ObjectiveLike = "rgd",
+        hidden: tuple[int, ...] = (64, 64),
+        lr: float = 1e-3,
+        epochs: int = 100,
+        batch_size: int = 64,
+        weight_decay: float = 0.0,
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        random_state: Any = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(
+            tau=tau,
+            objective=objective,
+            hidden=hidden,
+            lr=lr,
+            epochs=epochs,
+            batch_size=batch_size,
+            weight_decay=weight_decay,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            random_state=random_state,
+            device=device,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RGDClassifier:
+        """Train the network.
+
+        Parameters
+        ----------
+        X, y
+            Rows of numbers and their labels, of any kind.
+        sample_weight
+            The user's own weights; they multiply those of the objective.
+
+        Returns
+        -------
+        RGDClassifier
+            The fitted estimator itself.
+        """
+        rows, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"`y` must have at least two classes, got one class, {self.classes_[0]!r}.")
+        own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        if self.class_weight is not None:
+            of_class = compute_sample_weight(self.class_weight, y)
+            own = of_class if own is None else own * of_class
+        counts = np.bincount(codes).tolist()
+        built = self._method().build(Context(n=len(rows), class_counts=counts))
+        criterion = Reweighted(built.loss, built.objective)
+        self._fit(rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each class, of shape (n, classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithm of the probability of each class, without detour over the probabilities."""
+        logits = self._outputs(X)
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class."""
+        outputs = self._outputs(X)  # says so if there was no fit, before `classes_` is asked for
+        return self.classes_[outputs.argmax(axis=1)]
+
+
+class RGDRegressor(RegressorMixin, _Network):
+    r"""A neural network for regression trained by re-weighted gradient descent: `RGDRegressor(tau=1.0).fit(X, y)`.
+
+    .. math:: \ell_i = (f(x_i) - y_i)^2 / \mathrm{Var}(y)
+
+    As :class:`RGDClassifier`, with the squared error of the standardised target, so that `tau` means the same whatever
+    the target is measured in: at `tau=1` rows that are off by more than one standard deviation share the largest
+    weight.
+
+    Parameters
+    ----------
+    tau
+        The clip level, in units of the squared error of the standardised target; `None` keeps the objective's own.
+    objective, hidden, lr, epochs, batch_size, weight_decay
+        As in :class:`RGDClassifier`; the loss is always the squared error.
+    early_stopping, validation_fraction, patience, random_state, device
+        As in :class:`RGDClassifier`.
+
+    Attributes
+    ----------
+    model_, losses_, validation_losses_, n_iter_, best_epoch_
+        As in :class:`RGDClassifier`; the network's output is the standardised target.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True, scaled=True)
+    >>> model = RGDRegressor(tau=1.0, epochs=60, random_state=0).fit(X * 20, y)
+    >>> bool(model.score(X * 20, y) > 0.4)
+    True
+
+    Notes
+    -----
+    The factor 1/2 of the squared error is left out, as in torch's `MSELoss`. References: Kumar et al., TMLR 2024.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RGDRegressor:
+        """Train the network.
+
+        Parameters
+        ----------
+        X, y
+            Rows of numbers and a number for each.
+        sample_weight
+            The user's own weights; they multiply those of the objective.
+
+        Returns
+        -------
+        RGDRegressor
+            The fitted estimator itself.
+        """
+        rows, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True)
+        own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        y = np.asarray(y, np.float64)
+        self._mean = float(np.average(y, weights=own))
+        spread = float(np.average((y - self._mean) ** 2, weights=own))
+        self._scale = spread**0.5 if spread > 0 else 1.0
+        named = self._method()
+        if named.loss is not None:
+            raise ValueError(
+                f"`objective` may name an objective only, got {str(named)!r}: the loss is the squared error."
+            )
+        criterion = Reweighted(nn.MSELoss(), named.objective)
+        target = ((y - self._mean) / self._scale).astype(np.float32)
+        self._fit(rows, target[:, None], 1, own, None, criterion)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """The predicted target, in its own units."""
+        return self._outputs(X)[:, 0] * self._scale + self._mean
+
+
+def _network(inputs: int, hidden: tuple[int, ...], outputs: int, generator: torch.Generator) -> nn.Sequential:
+    """Linear layers with ReLU between, initialised as torch does but from a generator of our own."""
+    layers: list[nn.Module] = []
+    widths = [inputs, *hidden, outputs]
+    for before, after in pairwise(widths):
+        linear: Any = nn.utils.skip_init(nn.Linear, before, after)
+        bound = before**-0.5
+        nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+Batches = Iterator[tuple[Tensor, ...]]
+
+
+def _batches(data: tuple[Tensor, ...], size: int, generator: torch.Generator) -> Batches:
+    """The rows in a new order, so many at a time."""
+    order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
+    for rows in order.split(size):
+        yield tuple(part[rows] for part in data)
+
+
+def _epoch(model: nn.Module, criterion: nn.Module, optimizer: Any, batches: Batches) -> Tensor:
+    """One pass over the rows; the mean of their plain losses as they went by."""
+    model.train()
+    criterion.train()
+    total: Any = 0.0
+    count = 0
+    for x, target, own in batches:
+        optimizer.zero_grad()
+        loss: Tensor = criterion(model(x), target, sample_weight=own, count=len(x))
+        loss.backward()
+        optimizer.step()
+        seen: Any = criterion.losses
+        total, count = total + seen.sum(), count + len(x)
+    return total / count
+
+
+@torch.no_grad()
+def _plain_loss(model: nn.Module, criterion: Callable[..., Tensor], data: tuple[Tensor, ...]) -> float:
+    """The mean loss without re-weighting: gradients are off, and then the criterion is plain."""
+    x, target, own = data
+    return float(criterion(model.eval()(x), target, sample_weight=own))  # pyright: ignore[reportCallIssue]

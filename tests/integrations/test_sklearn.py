@@ -1,0 +1,383 @@
+"""The estimators keep scikit-learn's contract, and re-weighting them ends where the formula says it should."""
+
+from __future__ import annotations
+
+import pickle
+import runpy
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("torch")
+
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import reweigh
+from reweigh.integrations.sklearn import ReweightedClassifier, ReweightedRegressor, RGDClassifier, RGDRegressor
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sklearn_table.py"
+FAST: dict[str, Any] = {"epochs": 20, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def iris() -> tuple[np.ndarray, np.ndarray]:
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+@pytest.fixture(scope="module")
+def diabetes() -> tuple[np.ndarray, np.ndarray]:
+    X, y = load_diabetes(return_X_y=True)
+    return X * 20, y
+
+
+def not_exact(estimator: Any) -> dict[str, str]:
+    if isinstance(estimator, (RGDClassifier, RGDRegressor)):
+        why = "rows are summed in single precision, in batches: a weight of two is a row twice up to rounding only"
+        return {"check_sample_weight_equivalence_on_dense_data": why}
+    return {}
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [
+        ReweightedClassifier(),
+        ReweightedRegressor(),
+        RGDClassifier(epochs=15, lr=1e-2, hidden=(32,), random_state=0),
+        RGDRegressor(epochs=15, lr=1e-2, hidden=(32,), random_state=0),
+    ],
+    expected_failed_checks=not_exact,
+    xfail_strict=False,
+)
+def test_contract_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# --- refits to a fixed point ---
+
+
+def mean_phi(weight: Any, beta: np.ndarray, X: np.ndarray, y: np.ndarray, own: np.ndarray, C: float) -> float:
+    """What the fixed point should make stationary: the sum of Phi(loss), and the penalty of LogisticRegression."""
+    losses = np.logaddexp(0.0, -(2 * y - 1) * (X @ beta[1:] + beta[0]))
+    return float(own @ weight.phi(losses) + beta[1:] @ beta[1:] / (2 * C))
+
+
+@pytest.mark.parametrize(
+    "weight", [reweigh.KL(tau=1.0), reweigh.ReverseKL(tau=2.0), reweigh.ChiSquare(tau=1.0, scaled=True)], ids=repr
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fixed_point_is_stationary_for_mean_phi(weight: Any, weighted: bool) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X)[:, :5]
+    own = np.random.default_rng(0).uniform(0.2, 2.0, len(y)) if weighted else np.ones(len(y))
+    inner = LogisticRegression(C=0.5, tol=1e-10, max_iter=2000)
+    model = ReweightedClassifier(inner, objective=weight, tol=1e-9, max_iter=60)
+    model.fit(X, y, sample_weight=own if weighted else None)
+    plain = LogisticRegression(C=0.5, tol=1e-10, max_iter=2000).fit(X, y, sample_weight=own)
+
+    def slope(fitted: Any) -> float:
+        beta = np.concatenate([fitted.intercept_, fitted.coef_[0]])
+        steps = 1e-5 * np.eye(len(beta))
+        two_sided = [
+            mean_phi(weight, beta + s, X, y, own, 0.5) - mean_phi(weight, beta - s, X, y, own, 0.5) for s in steps
+        ]
+        return float(np.abs(two_sided).max() / 2e-5)
+
+    assert slope(model.estimator_) < 2e-4
+    assert slope(plain) > 1.0  # so the first number says something
+
+
+def test_weights_are_those_of_the_losses_and_fitted_attributes_agree(iris: Any) -> None:
+    X, y = iris
+    model = ReweightedClassifier(tau=0.5, tol=1e-4).fit(X, y)
+    own = -np.log(model.predict_proba(X)[np.arange(len(y)), y])
+    np.testing.assert_allclose(model.losses_, own, rtol=1e-10)
+    np.testing.assert_allclose(model.weights_, np.exp(np.minimum(own, 0.5) / 1.5), atol=2e-4)
+    assert 2 <= model.n_iter_ <= 30
+    assert model.weights_.std() > 0.05
+
+
+def test_regression_measures_errors_in_units_of_the_variance(diabetes: Any) -> None:
+    X, y = diabetes
+    model = ReweightedRegressor(Ridge(), tau=1.0, tol=1e-6).fit(X, y)
+    scaled = ReweightedRegressor(Ridge(), tau=1.0, tol=1e-6).fit(X, 1000 * y + 7)
+    np.testing.assert_allclose(model.losses_, (y - model.predict(X)) ** 2 / y.var())
+    np.testing.assert_allclose(scaled.weights_, model.weights_, rtol=1e-6)
+
+
+def test_normalised_and_non_separable_objectives_work_too(iris: Any) -> None:
+    X, y = iris
+    kept = ReweightedClassifier(objective="rgd:normalize=mean").fit(X, y)
+    assert kept.weights_.mean() == pytest.approx(1.0, abs=1e-3)
+    tilted = ReweightedClassifier(objective=reweigh.method("term:t=0.5").objective).fit(X, y)
+    order = np.argsort(tilted.losses_)
+    assert (np.diff(tilted.weights_[order]) > -1e-3).all()
+
+
+def test_damping_finds_the_same_point(iris: Any) -> None:
+    X, y = iris
+    plain = ReweightedClassifier(tau=1.0, tol=1e-6).fit(X, y)
+    damped = ReweightedClassifier(tau=1.0, tol=1e-6, damping=0.3, max_iter=60).fit(X, y)
+    np.testing.assert_allclose(damped.weights_, plain.weights_, atol=1e-4)
+    assert damped.n_iter_ != plain.n_iter_
+
+
+def test_too_few_refits_are_told(iris: Any) -> None:
+    with pytest.warns(ConvergenceWarning, match="after 2 refits"):
+        model = ReweightedClassifier(tol=1e-8, max_iter=2).fit(*iris)
+    assert model.n_iter_ == 2
+
+
+def test_a_model_that_interpolates_switches_to_out_of_fold_losses(iris: Any) -> None:
+    X, y = iris
+    tree = DecisionTreeClassifier(random_state=0)
+    with pytest.warns(UserWarning, match="out-of-fold losses of 5 folds"):
+        model = ReweightedClassifier(tree, tau=1.0, max_iter=5, tol=0.9).fit(X, y)
+    assert model.losses_.max() > 10  # a wrong leaf is certain of itself
+    assert model.score(X, y) == 1.0
+    told = ReweightedClassifier(tree, tau=1.0, cv=None).fit(X, y)
+    assert told.losses_.max() == 0.0
+    np.testing.assert_allclose(told.weights_, 1.0)
+
+
+def test_out_of_fold_losses_come_from_models_that_have_not_seen_the_row(diabetes: Any) -> None:
+    X, y = diabetes
+    folds = KFold(3, shuffle=True, random_state=1)
+    tree = DecisionTreeRegressor(max_depth=3, random_state=0)
+    with pytest.warns(ConvergenceWarning):  # one pass only, so that weights are all one in the folds
+        model = ReweightedRegressor(tree, cv=folds, max_iter=1, tol=1e-9).fit(X, y)
+    for train, test in folds.split(X):
+        held = clone(tree).fit(X[train], y[train])
+        np.testing.assert_allclose(model.losses_[test], (y[test] - held.predict(X[test])) ** 2 / y.var())
+
+
+def test_a_class_that_a_fold_missed_has_probability_zero() -> None:
+    X = np.arange(12.0)[:, None]
+    y = np.array(["a"] * 4 + ["b"] * 4 + ["c"] * 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = ReweightedClassifier(cv=KFold(3), max_iter=1).fit(X, y)
+    assert (model.losses_ > 30).all()  # unshuffled folds leave exactly the held-out class out
+
+
+def test_sample_weight_reaches_the_end_of_a_pipeline(iris: Any) -> None:
+    X, y = iris
+    pipeline = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), LogisticRegression()))
+    own = np.where(y == 2, 5.0, 1.0)
+    model = ReweightedClassifier(pipeline, tau=1.0, tol=1e-6).fit(X, y, sample_weight=own)
+    bare = ReweightedClassifier(LogisticRegression(), tau=1.0, tol=1e-6).fit(X, y, sample_weight=own)
+    np.testing.assert_allclose(model.predict_proba(X), bare.predict_proba(X), atol=1e-3)
+    with sklearn.config_context(enable_metadata_routing=True):
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        routed = make_pipeline(scaler, clone(model).set_fit_request(sample_weight=True))
+        routed.fit(X, y, sample_weight=own)
+    np.testing.assert_allclose(routed.predict_proba(X), model.predict_proba(X), atol=1e-3)
+    assert np.abs(model.predict_proba(X) - clone(model).fit(X, y).predict_proba(X)).max() > 0.02
+
+
+def test_refits_share_one_seed() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 8))
+    y = (X[:, 0] + rng.normal(size=200) > 0).astype(int)
+    tree = DecisionTreeClassifier(max_depth=3, max_features=1)  # draws features, and has no seed
+    runs = [ReweightedClassifier(tree, random_state=3, max_iter=4, tol=0.9).fit(X, y).weights_ for _ in range(2)]
+    np.testing.assert_array_equal(*runs)
+    other = ReweightedClassifier(tree, random_state=4, max_iter=4, tol=0.9).fit(X, y)
+    assert np.abs(other.losses_ - ReweightedClassifier(tree, random_state=3, tol=0.9).fit(X, y).losses_).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (ReweightedClassifier(KNeighborsClassifier()), "must take sample_weight in fit, which KNeighborsClassifier"),
+        (ReweightedClassifier(LinearSVC()), "must have predict_proba"),
+        (ReweightedClassifier(objective="focal+rgd"), "names a loss too"),
+        (ReweightedClassifier(objective="cvar", tau=1.0), "`tau` belongs to objectives that have one"),
+        (ReweightedClassifier(objective=3), "a method's text, an objective or a weight function"),
+        (ReweightedClassifier(objective="rgdd"), "Did you mean"),
+        (ReweightedClassifier(cv="automatic"), "`cv` must be one of"),
+        (ReweightedClassifier(damping=1.0), "`damping` must be"),
+        (ReweightedClassifier(max_iter=0), "`max_iter` must be"),
+        (ReweightedClassifier(cv=ShuffleSplit(2, random_state=0)), "hold every row out once"),
+        (RGDClassifier(objective="rgd+sam"), "with a step"),
+        (RGDClassifier(hidden=(8, 0)), "`hidden` must be"),
+        (RGDClassifier(validation_fraction=1.0), "`validation_fraction` must be"),
+        (RGDRegressor(objective="focal+rgd"), "the loss is the squared error"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value[:20],
+)
+def test_errors_name_the_fix(model: Any, message: str, iris: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.fit(*iris)
+
+
+@pytest.mark.parametrize("model", [ReweightedClassifier(), RGDClassifier(**FAST)], ids=lambda m: type(m).__name__)
+def test_continuous_targets_are_no_classes(model: Any, diabetes: Any) -> None:
+    X, y = diabetes
+    with pytest.raises(ValueError, match="Unknown label type"):
+        model.fit(X, y + 0.5)
+
+
+# --- the network ---
+
+
+@pytest.mark.parametrize("model", [RGDClassifier(**FAST), ReweightedClassifier()], ids=lambda m: type(m).__name__)
+def test_probabilities_labels_names_and_copies(model: Any, iris: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = iris
+    names = np.array(["setosa", "versicolor", "virginica"])
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = clone(model).fit(frame, names[y])
+    probability = model.predict_proba(frame)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(frame)), probability)
+    assert list(model.classes_) == list(names)
+    assert list(model.feature_names_in_) == list("abcd")
+    assert model.n_features_in_ == 4
+    assert set(model.predict(frame)) <= set(names)
+    assert model.score(frame, names[y]) > 0.9
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(frame), probability)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [RGDClassifier(**FAST), ReweightedClassifier(LogisticRegression())],
+    ids=lambda m: type(m).__name__,
+)
+def test_grid_search_over_tau_in_a_pipeline(model: Any, iris: Any) -> None:
+    pipeline = make_pipeline(StandardScaler(), model)
+    name = pipeline.steps[-1][0]
+    search = GridSearchCV(pipeline, {f"{name}__tau": [0.5, 3.0]}, cv=2, scoring="neg_log_loss").fit(*iris)
+    losses = search.cv_results_["mean_test_score"]
+    assert np.isfinite(losses).all()
+    assert losses[0] != losses[1]
+
+
+def test_a_seed_fixes_the_result_and_leaves_the_global_one_alone(iris: Any) -> None:
+    X, y = iris
+    before = torch.get_rng_state()
+    first = RGDClassifier(epochs=5, random_state=1).fit(X, y).predict_proba(X)
+    assert torch.equal(before, torch.get_rng_state())
+    np.testing.assert_array_equal(RGDClassifier(epochs=5, random_state=1).fit(X, y).predict_proba(X), first)
+    assert np.abs(RGDClassifier(epochs=5, random_state=2).fit(X, y).predict_proba(X) - first).max() > 1e-3
+
+
+def test_one_full_batch_step_is_the_formula() -> None:
+    """A linear network and one step of plain gradients: Adam's first step is the sign of the weighted gradient."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3)).astype(np.float32)
+    y = rng.integers(0, 2, 40)
+    own = rng.uniform(0.1, 3.0, 40)
+    one = RGDClassifier(hidden=(), epochs=1, batch_size=40, lr=1e-3, tau=0.3, random_state=0)
+    start = RGDClassifier(hidden=(), epochs=1, batch_size=40, lr=1e-12, tau=0.3, random_state=0).fit(X, y, own)
+    moved = one.fit(X, y, own)
+    before = start.model_[0].weight.detach().numpy().astype(float)
+    p = start.predict_proba(X)
+    losses = -np.log(p[np.arange(40), y])
+    w = own * np.exp(np.minimum(losses, 0.3) / 1.3)
+    gradient = (w[:, None] * (p - np.eye(2)[y])).T @ X
+    np.testing.assert_allclose(moved.model_[0].weight.detach().numpy() - before, -1e-3 * np.sign(gradient), atol=2e-5)
+    assert moved.losses_[0] == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def test_scale_of_the_users_weights_is_no_learning_rate(diabetes: Any) -> None:
+    X, y = diabetes
+    own = np.random.default_rng(0).uniform(0.5, 1.5, len(y))
+    small, large = (RGDRegressor(**FAST).fit(X, y, sample_weight=k * own).predict(X) for k in (1.0, 100.0))
+    np.testing.assert_allclose(small, large, rtol=1e-3)
+
+
+def test_class_weights_multiply(iris: Any) -> None:
+    X, y = iris
+    by_class = RGDClassifier(class_weight={0: 1.0, 1: 3.0, 2: 1.0}, **FAST).fit(X, y)
+    by_row = RGDClassifier(**FAST).fit(X, y, sample_weight=np.where(y == 1, 3.0, 1.0))
+    np.testing.assert_allclose(by_class.predict_proba(X), by_row.predict_proba(X), atol=1e-6)
+    assert np.abs(by_class.predict_proba(X) - RGDClassifier(**FAST).fit(X, y).predict_proba(X)).max() > 0.01
+
+
+def test_early_stopping_is_by_the_plain_loss_and_keeps_the_best_epoch(diabetes: Any) -> None:
+    X, y = diabetes
+    model = RGDRegressor(
+        early_stopping=True, patience=3, epochs=300, lr=1e-2, validation_fraction=0.25, random_state=0, tau=1.0
+    ).fit(X, y)
+    assert model.n_iter_ == len(model.validation_losses_) < 300
+    assert model.best_epoch_ == int(np.argmin(model.validation_losses_)) + 1 == model.n_iter_ - 3
+    # The held-out part is the only one whose plain error, in units of the variance, equals what was noted.
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state
+
+    random = check_random_state(0)
+    random.randint(np.iinfo(np.int32).max)
+    _, held = train_test_split(np.arange(len(y)), test_size=0.25, random_state=random.randint(2**31 - 1))
+    error = np.mean((model.predict(X[held]) - y[held]) ** 2) / y.var()
+    assert min(model.validation_losses_) == pytest.approx(error, rel=1e-4)
+
+
+def test_early_stopping_with_hardly_any_rows_of_a_class(iris: Any) -> None:
+    X, y = iris
+    y = np.where(np.arange(len(y)) == 0, 7, y)  # one row of class 7: it cannot be on both sides
+    model = RGDClassifier(early_stopping=True, **FAST).fit(X, y)
+    assert list(model.classes_) == [0, 1, 2, 7]
+
+
+@pytest.mark.parametrize(
+    "objective", ["focal+rgd:tau=3", "term:t=0.5", reweigh.RGD(warmup=5), "absgd", "class_balanced+rgd"]
+)
+def test_any_method_trains(objective: Any, iris: Any) -> None:
+    assert RGDClassifier(objective=objective, epochs=30, random_state=0).fit(*iris).score(*iris) > 0.85
+
+
+def test_tau_changes_the_fit(diabetes: Any) -> None:
+    X, y = diabetes
+    predictions = [RGDRegressor(tau=tau, **FAST).fit(X, y).predict(X) for tau in (1e-6, 1.0)]
+    plain = RGDRegressor(objective="mean", **FAST).fit(X, y).predict(X)
+    np.testing.assert_allclose(predictions[0], plain, rtol=1e-3)
+    assert np.abs(predictions[1] - plain).max() > 0.01 * y.std()
+
+
+# --- packages and example ---
+
+
+@pytest.mark.parametrize(("hidden", "name"), [("sklearn", "ReweightedClassifier"), ("torch", "RGDClassifier")])
+def test_a_missing_package_names_the_extra(hidden: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module, *rest: None if module == hidden else real(module))
+    import reweigh.integrations.sklearn as package
+
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "reweigh\[sklearn\]"'):
+        package.__getattr__(name)
+
+
+@pytest.mark.processes
+def test_refits_do_not_import_torch() -> None:
+    code = "import sys; from reweigh.integrations.sklearn import ReweightedClassifier; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "ReweightedClassifier" in printed
+    assert "RGDRegressor" in printed
