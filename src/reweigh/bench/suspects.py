@@ -162,10 +162,11 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     Notes
     -----
     Every epoch counts, not the late ones alone: a network large enough learns wrong labels by heart, and its last
-    losses have forgotten them. The deviation is pooled over the classes, because a class with many wrong labels has a wide
-    distribution, and measuring its members by it would hide them. Averaging losses over training to find wrong labels
-    goes back to Huang et al., O2U-Net (ICCV 2019) and Pleiss et al., Area Under the Margin (NeurIPS 2020); comparing
-    with the class, and with medians, is ours.
+    losses have forgotten them. Such labels are called hard, since their loss fell; the score ranks them high all the
+    same, so that the ranking finds more than its suspected errors alone. The deviation is pooled over the classes,
+    because a class with many wrong labels has a wide distribution, and measuring its members by it would hide them.
+    Averaging losses over training to find wrong labels goes back to Huang et al., O2U-Net (ICCV 2019), and Pleiss et
+    al., Area Under the Margin (NeurIPS 2020); comparing with the median of the class is ours.
     """
     trajectory = np.asarray(trajectory)
     groups, given, with_all = _groups(trajectory, labels)

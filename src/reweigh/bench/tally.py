@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -56,6 +57,9 @@ class EpochTally:
         records = [{name: column[k] for name, column in listed.items()} for k in range(len(losses))]
         for k, record in enumerate(records):
             low, high = record["weights/min"], record["weights/max"]
+            if not (math.isfinite(low) and math.isfinite(high)):  # this training broke down; others go on
+                record["weights/histogram"] = [0] * _BINS
+                continue
             counts = torch.histc(weights[k].float(), _BINS, min=low, max=high if high > low else low + 1e-6)
             record["weights/histogram"] = counts.int().tolist()
         return records, mean_weights

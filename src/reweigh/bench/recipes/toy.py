@@ -106,7 +106,8 @@ def train(
         losses = distance**2 * (0.5 if settings.half else 1.0)
         weighed = method.objective.weigh(losses, state_like(state, losses))
         state = weighed.state
-        weights = weighed.weights * (1.0 if scale is None else scale[step - 1])
+        # A weight this large is a step beyond `_FAR`; without the cap sums of weights would overflow on the way.
+        weights = np.minimum(weighed.weights, _FAR**2) * (1.0 if scale is None else scale[step - 1])
         mean_weights.append(float(np.mean(weights)))
         gradient = np.bincount(ROWS, weights * distance * (1.0 if settings.half else 2.0)) / len(ROWS)
         theta = np.clip(theta - settings.lr * gradient, -2 * _FAR, 2 * _FAR)

@@ -1,0 +1,263 @@
+"""Suspected label errors: do the losses of a training tell which labels are wrong?
+
+Question: a share of the training labels is wrong on purpose. The ranking of `reweigh.bench.suspects`, read off the loss
+trajectory of a plain training and of a re-weighted one, is compared with what was planted; beside it stands cleanlab's
+confident learning, on probabilities from five-fold cross-validation of the same model, method and settings.
+
+    reweigh run suspects                      # digits with an MLP, Fashion-MNIST with a small CNN
+    reweigh run suspects --preset smoke       # seconds
+
+Nothing is tuned and nothing is chosen with the help of the true labels. Cross-validation costs four trainings more than
+the one there is anyway; without cleanlab installed its column is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from reweigh.bench.data import Dataset, noisy_labels, split
+from reweigh.bench.loop import fit
+from reweigh.bench.recipes import _supervised as supervised
+from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes._table import Cell, Table
+from reweigh.bench.runs import Record, Run, Writer
+from reweigh.bench.seeds import Seeds
+from reweigh.bench.suspects import PrecisionRecall, precision_recall, suspects
+from reweigh.bench.task import Task, predict, scores
+from reweigh.method import Method
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from reweigh.bench.results import CellResults, Figure, Results
+
+Floats = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Supervised):
+    """Settings of the recipe: what every supervised recipe has, the noise, and the folds.
+
+    Parameters
+    ----------
+    noise, rate
+        Kind and share of the planted noise.
+    folds
+        Parts of the cross-validation behind cleanlab's ranking; 0 leaves it out.
+    """
+
+    noise: Literal["uniform", "flip", "flip2"] = "uniform"
+    rate: float = 0.2
+    folds: int = 5
+
+
+PRESETS = {
+    "smoke": Settings(epochs=4, folds=2),
+    "cpu": Settings(epochs=40, lr=0.05),
+    "paper": Settings(
+        data="cifar10", model="resnet32", lr=0.1, weight_decay=5e-4, batch_size=100, epochs=100, schedule="steps",
+        augment=True,
+    ),
+}  # fmt: skip
+KINDS: tuple[tuple[Literal["uniform", "flip"], float], ...] = (
+    ("uniform", 0.1),
+    ("uniform", 0.2),
+    ("flip", 0.1),
+    ("flip", 0.2),
+)
+FASHION = {"data": "fashion_mnist", "model": "cnn", "rows": 5000, "epochs": 8}
+
+
+def table(preset: str) -> Table:
+    """Rows and columns; the paper has no such experiment."""
+    smoke = preset == "smoke"
+    digits = tuple(_cell("CIFAR-10" if preset == "paper" else "digits", kind, rate, {}) for kind, rate in KINDS)
+    fashion = tuple(_cell("Fashion-MNIST", kind, rate, FASHION, seeds=3) for kind, rate in KINDS)
+    return Table(
+        title="Suspected label errors",
+        question="Which training's losses show wrong labels best?",
+        cells=digits[1:2] if smoke else digits + (fashion if preset == "cpu" else ()),
+        methods=("mean", "rgd"),
+        metric="average_precision",
+        metric_name="average precision of the ranking",
+        select="progress",
+        seeds=2 if smoke else 10,
+        trials=1,
+        notes=(
+            "The ranking is read off the training losses of every epoch; nothing is selected.",
+            "Uniform noise of 20 % changes 18 % of the labels, since a label may be drawn again as itself.",
+        ),
+    )
+
+
+def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
+    """Noisy training labels on some of the training examples; clean validation and test labels."""
+    draw = seeds.numpy("data")
+    chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
+    train, val = split(dataset.y_train[chosen], settings.validation, draw)
+    noisy = noisy_labels(
+        dataset.y_train[chosen[train]], settings.noise, settings.rate, len(dataset.classes), seeds.numpy("noise")
+    )
+    return supervised.to_task(dataset, chosen[train], chosen[val], train_labels=noisy.labels, noisy=noisy.changed)
+
+
+def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
+    """Train, rank, cross-validate, rank again: one record."""
+    seeds = Seeds(seed)
+    problem = task(settings, supervised.load(settings.data), seeds)
+    if problem.noisy is None or not problem.noisy.any():
+        raise ValueError(f"no label is wrong at a rate of {settings.rate}: there is nothing to find.")
+    model = _fitted(settings, problem, method, seeds, writer, scale)
+    truth, labels = problem.noisy.numpy(), problem.y_train.numpy()
+    ranking = suspects(writer.run.array("loss_trajectory"), labels)
+    record: Record = {
+        "epoch": settings.epochs,
+        "progress": 1.0,
+        "wrong": int(truth.sum()),
+        **_described("", precision_recall(ranking, truth)),
+        **_set_described("", ranking.of_kind("suspected label error"), truth),
+    }
+    for part, x, y in (("val", problem.x_val, problem.y_val), ("test", problem.x_test, problem.y_test)):
+        record[f"{part}/accuracy"] = scores(predict(model, x), y, len(problem.classes))["accuracy"]
+    if settings.folds and importlib.util.find_spec("cleanlab"):
+        record |= _cleanlab(labels, _out_of_fold(settings, problem, method, seeds, writer, scale), truth)
+    yield record
+
+
+def _fitted(
+    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: Writer, scale: Floats | None
+) -> torch.nn.Module:
+    """The trained model; its records are not kept, its arrays and checkpoints are."""
+    with seeds.ambient("init"):
+        model = supervised.build(settings, problem, method)
+    if problem.x_train.ndim == 4:
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    augment = supervised.data.Augment() if settings.augment else None
+    for _ in fit(problem, model, method, settings.training(), seeds, writer, scale=scale, augment=augment):
+        pass
+    return model.eval()
+
+
+def _out_of_fold(
+    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: Writer, scale: Floats | None
+) -> Floats:
+    """For every training example the probabilities of a model that was not trained on it."""
+    from sklearn.model_selection import StratifiedKFold
+
+    labels = problem.y_train.numpy()
+    probabilities = np.empty((len(labels), len(problem.classes)))
+    folds = StratifiedKFold(settings.folds, shuffle=True, random_state=seeds.integer("folds") % 2**32)
+    for stay, held in folds.split(labels, labels):
+        part = dataclasses.replace(
+            problem,
+            x_train=problem.x_train[stay],
+            y_train=problem.y_train[stay],
+            noisy=None,
+            # Epochs are not chosen here, so that what is evaluated after each may be little.
+            x_val=problem.x_train[held[:1]],
+            y_val=problem.y_train[held[:1]],
+            x_test=problem.x_train[held[:1]],
+            y_test=problem.y_train[held[:1]],
+        )
+        with tempfile.TemporaryDirectory() as folder, Run(writer.run.spec, Path(folder)).open() as aside:
+            # Fewer examples are fewer steps: a factor for every step goes on as far as they do.
+            model = _fitted(settings, part, method, seeds, aside, scale)
+        probabilities[held] = predict(model, problem.x_train[held]).double().softmax(-1).numpy()
+    return probabilities
+
+
+def _cleanlab(labels: Floats, probabilities: Floats, truth: Floats) -> Record:
+    """Confident learning: its ranking of all labels, and the set it would have removed."""
+    from cleanlab.filter import find_label_issues  # pyright: ignore[reportUnknownVariableType]
+    from cleanlab.rank import get_label_quality_scores  # pyright: ignore[reportUnknownVariableType]
+
+    quality: Any = get_label_quality_scores(labels, probabilities)
+    issues: Any = find_label_issues(labels, probabilities, n_jobs=1)
+    order = np.argsort(quality, kind="stable")
+    return {
+        **_described("cleanlab/", precision_recall(order, truth)),
+        **_set_described("cleanlab/", np.flatnonzero(issues), truth),
+    }
+
+
+def _described(prefix: str, found: PrecisionRecall) -> Record:
+    return {f"{prefix}average_precision": found.average_precision, f"{prefix}precision": found.at_planted}
+
+
+def _set_described(prefix: str, flagged: Floats, truth: Floats) -> Record:
+    """Of the labels that are called wrong, how many are; of the wrong ones, how many are called so."""
+    hits = int(truth[flagged].sum())
+    return {
+        f"{prefix}flagged": len(flagged),
+        f"{prefix}flagged_precision": hits / len(flagged) if len(flagged) else 0.0,
+        f"{prefix}flagged_recall": hits / int(truth.sum()),
+    }
+
+
+def figures(results: Results) -> Sequence[Figure]:
+    """Our rankings beside cleanlab's, as a table."""
+    from reweigh.bench.report.svg import element
+    from reweigh.bench.results import Figure
+
+    heads = ("", "ranking", "average precision", "difference, 95 %", "precision at the planted number", "flags",
+             "precision of flags", "recall of flags")  # fmt: skip
+    head = element("tr", *(element("th", words, scope="col") for words in heads))
+    body = [line for cell in results.cells for line in _lines(cell)]
+    if not body:
+        return ()
+    missing = "" if any("cleanlab" in line for line in body) else " cleanlab was not installed when these runs ran."
+    return (
+        Figure(
+            title="Beside confident learning",
+            markup=str(element("table", element("thead", head), element("tbody", *body))),
+            caption="Mean over seeds. The difference is that of our ranking of the same training minus cleanlab's, "
+            "paired by seed; flags are the labels each calls wrong." + missing,
+        ),
+    )
+
+
+def _lines(cell: CellResults) -> list[Markup]:
+    """Two lines a row of the table: our ranking, and cleanlab's of the same settings."""
+    from reweigh.bench import stats
+    from reweigh.bench.plan import BASELINE
+    from reweigh.bench.report.svg import element
+
+    lines: list[Markup] = []
+    for label in (label for label in (BASELINE, "rgd") if label in cell.rows):
+        records = [outcome.records[-1] for outcome in cell.rows[label].outcomes.values()]
+        both = all("cleanlab/average_precision" in record for record in records)
+        for prefix in ("", "cleanlab/") if both else ("",):
+            columns = {
+                name: [float(record[f"{prefix}{name}"]) for record in records]
+                for name in ("average_precision", "precision", "flagged", "flagged_precision", "flagged_recall")
+            }
+            shown = [f"{np.mean(values):.0f}" if name == "flagged" else f"{np.mean(values):.3f}"
+                     for name, values in columns.items()]  # fmt: skip
+            difference = ""
+            if both and not prefix and len(records) > 1:
+                theirs = [float(record["cleanlab/average_precision"]) for record in records]
+                found = stats.paired(columns["average_precision"], theirs)
+                difference = f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+            shown.insert(1, difference)
+            names = (cell.cell.name, f"{'cleanlab, folds trained by' if prefix else 'losses of'} {label}")
+            lines.append(
+                element(
+                    "tr",
+                    *(element("th", name, scope="row") for name in names),
+                    *(element("td", value) for value in shown),
+                )
+            )
+    return lines
+
+
+def _cell(data: str, kind: str, rate: float, settings: dict[str, Any], **fewer: Any) -> Cell:
+    return Cell(name=f"{data}, {kind} {rate:.0%}", settings={**settings, "noise": kind, "rate": rate}, **fewer)
