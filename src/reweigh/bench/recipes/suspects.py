@@ -74,6 +74,8 @@ KINDS: tuple[tuple[Literal["uniform", "flip"], float], ...] = (
     ("flip", 0.1),
     ("flip", 0.2),
 )
+#: The ranking's score was chosen by looking at the draws of the first few seeds, so it is reported on others.
+_FRESH = 1000
 FASHION = {"data": "fashion_mnist", "model": "cnn", "rows": 5000, "epochs": 8}
 
 
@@ -94,6 +96,7 @@ def table(preset: str) -> Table:
         trials=1,
         notes=(
             "The ranking is read off the training losses of every epoch; nothing is selected.",
+            "How our score is computed was chosen on other draws of the same data, cleanlab runs with its defaults.",
             "Uniform noise of 20 % changes 18 % of the labels, since a label may be drawn again as itself.",
         ),
     )
@@ -112,7 +115,7 @@ def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
 
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
     """Train, rank, cross-validate, rank again: one record."""
-    seeds = Seeds(seed)
+    seeds = Seeds(_FRESH + seed)
     problem = task(settings, supervised.load(settings.data), seeds)
     if problem.noisy is None or not problem.noisy.any():
         raise ValueError(f"no label is wrong at a rate of {settings.rate}: there is nothing to find.")
