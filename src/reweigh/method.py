@@ -58,6 +58,8 @@ class Context:
         An iterable of clean, balanced batches, for bilevel steps.
     steps
         Optimiser steps of the whole training.
+    loss
+        The loss of methods that name none: `"mse"` for a regression.
     """
 
     n: int | None = None
@@ -66,6 +68,7 @@ class Context:
     targets: Any = None
     meta_loader: Any = None
     steps: int | None = None
+    loss: str = DEFAULTS["loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ class Method:
         Raises a `ValueError` that names what is missing when a part needs something the context does not give.
         """
         filled = {slot: getattr(self, slot) for slot in SLOTS}
-        for slot, name in DEFAULTS.items():
+        for slot, name in {**DEFAULTS, "loss": context.loss}.items():
             if filled[slot] is None:
                 filled[slot] = _find(name)[1]()
         for slot, value in filled.items():

@@ -14,8 +14,8 @@ from reweigh.bench.optimizers import Training
 from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.tally import EpochTally
-from reweigh.bench.task import Task, predict, scores
-from reweigh.method import Built, Context, Method
+from reweigh.bench.task import Task, predict
+from reweigh.method import Built, Method
 from reweigh.objectives._base import Objective, descend, state_like
 from reweigh.torch.steps import Closure
 
@@ -109,15 +109,7 @@ class Fitting:
         n = len(task.x_train)
         batch_size = min(training.batch_size, n)
         self.steps = -(-n // batch_size) * training.epochs
-        built: Built = method.build(
-            Context(
-                n=n,
-                class_counts=task.class_counts,
-                targets=task.y_train,
-                meta_loader=task.meta,
-                steps=self.steps,
-            )
-        )
+        built: Built = method.build(task.context(self.steps))
         self.loss = built.loss
         self.live = Live(built.objective)
         self.sampler = built.sampler.start(n, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train)
@@ -213,11 +205,8 @@ class Fitting:
         self.model.eval()
         swapped: Any = nullcontext() if self.average is None else self.average.swapped(self.model)
         with swapped:
-            for part, x, y in (
-                ("val", self.task.x_val, self.task.y_val),
-                ("test", self.task.x_test, self.task.y_test),
-            ):
-                found = scores(predict(self.model, x), y, len(self.task.classes))
+            for part, x in (("val", self.task.x_val), ("test", self.task.x_test)):
+                found = self.task.score(part, predict(self.model, x))
                 record |= {f"{part}/{name}": value for name, value in found.items()}
         if self.average is not None:
             self.average.observe(record["val/loss"])

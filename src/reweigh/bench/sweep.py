@@ -5,11 +5,14 @@ so their parameters are stacked and one program trains them all. On few cores th
 whose steps are mostly overhead; it loses for convolutions, which run as one-thread processes instead.
 """
 
+# torch writes its own optimisers with operations on lists of tensors, which have no public name.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
 from __future__ import annotations
 
 import copy
 import dataclasses
-import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +21,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from reweigh.bench.optimizers import Training
 from reweigh.bench.runs import Record
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.tally import EpochTally
-from reweigh.bench.task import Task, scores
+from reweigh.bench.task import Task
 from reweigh.method import Built, Context, Method
-from reweigh.objectives._base import Objective, descend, state_like
+from reweigh.objectives._base import Objective, state_like
 
-#: Compiling costs about this many seconds; it is worth it when the eager program would take several times that.
-_WORTH_COMPILING_SECONDS = 90.0
+#: What compiling a step costs, with a margin, and what it saves a step: calls into torch, and passes over the
+#: parameters. Seconds on one thread; `benchmarks/sweep.py` measures them.
+_COMPILING, _SAVED, _SAVED_PER_PARAMETER = 45.0, 5e-4, 6e-9
+
+#: Examples that are scored at a time.
+_EVALUATED_AT_ONCE = 1024
+
+#: Layers that treat every number alike, so that an axis of members in front changes nothing.
+_ELEMENTWISE = (nn.ReLU, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Identity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +78,8 @@ def fit_many(
     build
         Makes one model; it is called once a member, with that member's initialisation stream.
     compiled
-        Whether to compile the step; None decides by measuring a few steps.
+        Whether to compile the step; None does where there are enough steps for it to pay, and falls back to the eager
+        program where no compiler is found.
 
     Yields
     ------
@@ -78,6 +91,15 @@ def fit_many(
         yield group.run_epoch(epoch, compiled)
 
 
+def worth_compiling(steps: int, parameters: int) -> bool:
+    """Whether a compiler pays for so many steps of so many parameters, those of all members.
+
+    Decided by arithmetic and not by a clock: a compiled step differs from an eager one in the last bits, and a group
+    that is done again after an interruption must end with the same ones.
+    """
+    return steps * (_SAVED + _SAVED_PER_PARAMETER * parameters) > _COMPILING
+
+
 class _Group:
     def __init__(self, members: Sequence[Member], build: Callable[[], nn.Module]) -> None:
         keys = {group_key(m.method, m.training) for m in members}
@@ -85,107 +107,117 @@ class _Group:
             raise ValueError(f"members of a group must differ in numbers only, got {len(keys)} kinds of training.")
         self.members = members
         self.training = members[0].training
+        tasks = [m.task for m in members]
         models: list[nn.Module] = []
         for member in members:
             with member.seeds.ambient("init"):
                 models.append(build())
-        self.model = copy.deepcopy(models[0]).to("meta")  # only its structure is used
-        parameters, buffers = stack_module_state(models)
-        self.parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-        self.buffers = buffers
-        tasks = [m.task for m in members]
-        self.x, self.y = _stack(tasks, "x_train"), _stack(tasks, "y_train")
-        self.n = self.x.shape[1]
+        self.model = _StackedModel(models, tasks[0].x_train.ndim)
+        self.x, self.y = _Rows([t.x_train for t in tasks]), _Rows([t.y_train for t in tasks])
+        self.n = len(tasks[0].x_train)
         built: list[Built] = [
             m.method.build(Context(n=self.n, class_counts=m.task.class_counts, targets=m.task.y_train)) for m in members
         ]
         if any(b.loss != built[0].loss for b in built):
             raise ValueError("members of a group must have the same class counts when their loss depends on them.")
         self.loss = built[0].loss
-        reference = next(iter(self.parameters.values()))
+        reference = self.model.parameters[0]
         self.objective, self.numbers = _stack_objectives([b.objective for b in built], reference.dtype)
         fresh = state_like(built[0].objective.init(), reference)
         self.state: Any = {k: torch.stack([v] * len(members)) for k, v in fresh.items()} if fresh else ()
-        batch_size = min(self.training.batch_size, self.n)
-        self.samplers = [
-            b.sampler.start(self.n, batch_size=batch_size, seed=m.seeds.integer("order"), targets=m.task.y_train)
-            for b, m in zip(built, members, strict=True)
-        ]
-        self.steps = len(self.samplers[0]) * self.training.epochs
+        self.batch_size = min(self.training.batch_size, self.n)
+        self.samplers = {
+            seed: built[0].sampler.start(self.n, batch_size=self.batch_size, seed=seed, num_replicas=1, rank=0)
+            for seed in dict.fromkeys(m.seeds.integer("order") for m in members)
+        }
+        self.steps = -(-self.n // self.batch_size) * self.training.epochs
         self.step = 0
-        self.optimizer = _StackedOptimizer(self.parameters, members)
-        noisy = None if tasks[0].noisy is None else _stack(tasks, "noisy")
-        self.tally = EpochTally(len(members), self.n, noisy)
-        self.scale = _stack_scales(members, self.steps)
+        self.optimizer = _StackedOptimizer(self.model.parameters, members, self.steps)
+        self.tally = EpochTally(len(members), self.n, _stack([t.noisy for t in tasks]))
+        self.scale = _stack_scales(members, self.steps, reference.dtype)
         self.mean_weights: list[Tensor] = []
         self.trajectory: list[Tensor] = []
-        self._gradients: Callable[..., Any] = self._eager_gradients
-        self._decided = False
+        self._programs: dict[bool, Callable[..., Any]] = {}
 
     def run_epoch(self, epoch: int, compiled: bool | None) -> list[Record]:
-        batches = self._batches(epoch)
-        rows = torch.arange(len(self.members))[:, None]
-        started = time.perf_counter()
-        for done, indices in enumerate(batches, 1):
-            x, y = self.x[rows, indices], self.y[rows, indices]
-            progress = self.step / self.steps
-            scale = None if self.scale is None else self.scale[:, self.step]
-            gradients, losses, weights, self.state = self._gradients(x, y, self.state, progress, scale)
-            self.optimizer.step(gradients, self.training.rate_factor(self.step, self.steps))
+        """One pass over the data; `compiled` as in `fit_many`."""
+        strict = compiled is not None
+        if compiled is None:
+            compiled = worth_compiling(self.steps, sum(p.numel() for p in self.model.parameters))
+        for indices in self._order(epoch).split(self.batch_size, 1):
+            x, y = self.x[indices], self.y[indices]
+            measure = self.loss.sample_weight(y, self.step / self.steps)
+            arguments = (
+                self.model.parameters,
+                self.optimizer.state,
+                self.state,
+                x,
+                y,
+                measure,
+                None if self.scale is None else self.scale[:, self.step],
+                *self.optimizer.rates(self.step),
+            )
+            # The short batch at the end of an epoch is not worth a program of its own.
+            whole = indices.shape[1] == self.batch_size
+            advance = self._program(arguments, strict) if compiled and whole else self._advance
+            losses, weights, self.state = advance(*arguments)
             self.tally.update(indices, losses, weights)
             self.step += 1
-            if not self._decided:
-                self._decide(compiled, (time.perf_counter() - started) / done, done)
         return self._records(epoch)
 
-    def _eager_gradients(
-        self, x: Tensor, y: Tensor, state: Any, progress: float, scale: Tensor | None
-    ) -> tuple[list[Tensor], Tensor, Tensor, Any]:
-        """The gradient of every member: their losses are added, and no parameter enters two of them."""
-
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            return functional_call(self.model, (parameters, buffers), (inputs,))
-
-        outputs = vmap(forward, randomness="different")(self.parameters, self.buffers, x)
-        losses = vmap(self.loss)(outputs, y)
-        measure = self.loss.sample_weight(y, progress)
-        values, weights, state = vmap(self._objective, in_dims=(0, 0, 0, None if measure is None else 0))(
-            losses, self.numbers, state_like(state, losses), measure
-        )
-        total = (values if scale is None else values * scale).sum()
-        gradients = torch.autograd.grad(total, list(self.parameters.values()))
-        return list(gradients), losses.detach(), weights, state
-
-    def _objective(
-        self, losses: Tensor, numbers: dict[str, Tensor], state: Any, measure: Tensor | None
-    ) -> tuple[Tensor, Tensor, Any]:
-        objective = dataclasses.replace(self.objective, **numbers)
-        weighed = objective.weigh(losses.detach(), state, measure=measure)
-        return descend(losses, weighed, measure, None), weighed.weights, weighed.state
-
-    def _decide(self, compiled: bool | None, seconds: float, done: int) -> None:
-        """After a few steps, when caches are warm: is the rest long enough for a compiler to pay?"""
-        if compiled is None and done < 5:
-            return
-        self._decided = True
-        if compiled or (compiled is None and seconds * (self.steps - self.step) > _WORTH_COMPILING_SECONDS):
-            self._gradients = torch.compile(self._eager_gradients, dynamic=False)
-
-    def _batches(self, epoch: int) -> list[Tensor]:
-        """The indices of every step, `(members, batch)` each."""
-        for sampler in self.samplers:
-            sampler.set_epoch(epoch)
-        return [torch.stack([torch.as_tensor(batch) for batch in step]) for step in zip(*self.samplers, strict=True)]
-
     @torch.no_grad()
-    def _outputs(self, x: Tensor) -> Tensor:
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            return functional_call(self.model, (parameters, buffers), (inputs,))
+    def _advance(
+        self,
+        parameters: list[Tensor],
+        optimizer_state: list[list[Tensor]],
+        state: Any,
+        x: Tensor,
+        y: Tensor,
+        measure: Tensor | None,
+        scale: Tensor | None,
+        rate: Tensor,
+        correction: Tensor,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """One step of every member, in place; returns losses, weights and the objectives' new state."""
+        leaves = [p.detach().requires_grad_() for p in parameters]
+        with torch.enable_grad():
+            outputs = self.model(leaves, x)
+            # A unit's loss is its own, so members and units may share an axis.
+            losses = self.loss(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, y.shape[:2])
+        found = losses.detach()
+        weights, state = vmap(self._weigh, in_dims=(0, 0, 0, None if measure is None else 0))(
+            found, self.numbers, state, measure
+        )
+        # The gradient of an objective is the mean of weight times gradient: what flows back into the losses is known,
+        # and no parameter enters the losses of two members.
+        share = _share(weights, measure)
+        gradients = torch.autograd.grad(losses, leaves, share if scale is None else share * scale[:, None])
+        self.optimizer.update(parameters, list(gradients), optimizer_state, rate, correction)
+        return found, weights, state
 
-        self.model.eval()
-        outputs = vmap(forward)(self.parameters, self.buffers, x)
-        self.model.train()
-        return outputs
+    def _weigh(
+        self, losses: Tensor, numbers: dict[str, Tensor], state: Any, measure: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        objective = dataclasses.replace(self.objective, **numbers) if numbers else self.objective
+        weighed = objective.weigh(losses, state, measure=measure)
+        return weighed.weights, weighed.state
+
+    def _program(self, arguments: tuple[Any, ...], strict: bool) -> Callable[..., Any]:
+        """The compiled step; one with class weights, which may start late, is another than one without."""
+        weighted = arguments[5] is not None
+        if weighted not in self._programs:
+            try:
+                self._programs[weighted] = _compile(self._advance, arguments)
+            except RuntimeError:  # no compiler, or one that does not know an operation
+                if strict:
+                    raise
+                self._programs[weighted] = self._advance
+        return self._programs[weighted]
+
+    def _order(self, epoch: int) -> Tensor:
+        """The examples of an epoch in the order in which each member meets them, `(members, n)`."""
+        orders = {seed: sampler.order(epoch) for seed, sampler in self.samplers.items()}
+        return torch.stack([orders[m.seeds.integer("order")] for m in self.members])
 
     def _records(self, epoch: int) -> list[Record]:
         tau = self.numbers.get("tau")
@@ -194,16 +226,18 @@ class _Group:
         statistics, mean_weights = self.tally.close(tau)
         self.mean_weights.append(mean_weights)
         self.trajectory.append(self.tally.newest.half().clone())
-        tasks = [m.task for m in self.members]
         records: list[Record] = [
             {"epoch": epoch + 1, "step": self.step, "progress": (epoch + 1) / self.training.epochs, **s}
             for s in statistics
         ]
+        if epoch == 0:
+            records = [record | m.task.facts() for record, m in zip(records, self.members, strict=True)]
         for part in ("val", "test"):
-            outputs, targets = self._outputs(_stack(tasks, f"x_{part}")), _stack(tasks, f"y_{part}")
-            for record, output, target, task in zip(records, outputs, targets, tasks, strict=True):
-                found = scores(output, target, len(task.classes))
-                record |= {f"{part}/{name}": value for name, value in found.items()}
+            for chosen, task in _by_identity([m.task for m in self.members]):
+                outputs = self.model.predict(chosen, getattr(task, f"x_{part}"))
+                found = _scores_of_each(outputs, getattr(task, f"y_{part}"), len(task.classes))
+                for k, own in zip(chosen, found, strict=True):
+                    records[k] |= {f"{part}/{name}": value for name, value in own.items()}
         if epoch + 1 == self.training.epochs:
             weights, trajectory = torch.cat(self.mean_weights), torch.stack(self.trajectory, 1)
             for k, record in enumerate(records):
@@ -214,49 +248,200 @@ class _Group:
         return records
 
 
+class _StackedModel:
+    """Models of one shape as one, their parameters with an axis of members in front.
+
+    Parameters
+    ----------
+    models
+        The members, of which only parameters and buffers are kept.
+    axes
+        Axes of a batch of one member's inputs.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], axes: int) -> None:
+        self.skeleton = copy.deepcopy(models[0]).to("meta")
+        parameters, self.buffers = stack_module_state(list(models))
+        self.names = list(parameters)
+        self.parameters = [_laid_out(p.detach()) for p in parameters.values()]
+        self.layers = _known_layers(self.skeleton, axes)
+
+    def __call__(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Outputs `(members, batch, ...)` of inputs `(members, batch, ...)`."""
+        named = dict(zip(self.names, parameters, strict=True))
+        if self.layers is None:
+            return vmap(self._one, randomness="different")(named, self.buffers, x)
+        # The same as above with a tenth of the calls into torch.
+        for name, layer in self.layers:
+            if isinstance(layer, nn.Flatten):
+                x = x.flatten(2)
+            elif isinstance(layer, nn.Linear):
+                x = _linear(x, named[f"{name}.weight"], named.get(f"{name}.bias"))
+            else:
+                x = layer(x)
+        return x
+
+    def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(self.skeleton, (parameters, buffers), (x,))
+
+    @torch.no_grad()
+    def predict(self, chosen: Sequence[int], x: Tensor) -> Tensor:
+        """Outputs of some members on the same inputs, a few at a time."""
+        everyone = len(chosen) == len(self.parameters[0])
+        own = self.parameters if everyone else [p[chosen] for p in self.parameters]
+        buffers = self.buffers
+        if not everyone:
+            self.buffers = {name: b[chosen] for name, b in buffers.items()}
+        self.skeleton.eval()
+        outputs = [self(own, part.expand(len(chosen), *part.shape)) for part in x.split(_EVALUATED_AT_ONCE)]
+        self.skeleton.train()
+        self.buffers = buffers
+        return torch.cat(outputs, 1)
+
+
+def _known_layers(model: nn.Module, axes: int) -> list[tuple[str, nn.Module]] | None:
+    """The layers of a plain chain of linear and elementwise ones, which needs no `vmap`; None for other models."""
+    if not isinstance(model, nn.Sequential):
+        return None
+    layers = list(model.named_children())
+    for _, layer in layers:
+        if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+            axes = 2
+        elif not (type(layer) is nn.Linear and axes == 2) and type(layer) not in _ELEMENTWISE:
+            return None
+    return layers
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return torch.bmm(x, weight.transpose(1, 2))
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+
+
+def _laid_out(p: Tensor) -> Tensor:
+    """Matrices in memory as their gradients come out of a batched product, so that an update runs straight through."""
+    return p.transpose(1, 2).contiguous().transpose(1, 2) if p.ndim == 3 else p
+
+
+def _share(weights: Tensor, measure: Tensor | None) -> Tensor:
+    """The weight of each unit in the mean over its member's batch."""
+    if measure is None:
+        return weights / weights.shape[1]
+    amount = measure.sum(1, keepdim=True).clamp_min(torch.finfo(measure.dtype).tiny)
+    return weights * measure / amount
+
+
+def _compile(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """A step as one compiled program, warmed up; the arguments are left as they are.
+
+    Objectives build and check values, which the compiler would have to give up on. A trace of one step has only what
+    was computed, batched and differentiated, and is the same for every step.
+    """
+
+    def copied() -> tuple[Any, ...]:
+        return pytree.tree_map_only(Tensor, torch.clone, arguments)
+
+    def traced(own: tuple[Any, ...]) -> Any:
+        return step(*own)
+
+    program = torch.compile(make_fx(traced)(copied()), fullgraph=True, dynamic=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler, about itself
+        with torch.no_grad():
+            program(copied())
+
+    def run(*own: Any) -> Any:
+        with torch.no_grad():
+            return program(own)
+
+    return run
+
+
 class _StackedOptimizer:
     """SGD, Adam and AdamW over stacked parameters, with a learning rate and weight decay for each member.
 
     The same updates as torch's optimisers, which know one rate for a whole tensor.
     """
 
-    def __init__(self, parameters: dict[str, Tensor], members: Sequence[Member]) -> None:
-        self.parameters = list(parameters.values())
+    def __init__(self, parameters: Sequence[Tensor], members: Sequence[Member], steps: int) -> None:
         self.training = members[0].training
-        dtype = self.parameters[0].dtype
-        self.lr = torch.tensor([m.training.lr for m in members], dtype=dtype)
-        self.decay = torch.tensor([m.training.weight_decay for m in members], dtype=dtype)
-        self.first = [torch.zeros_like(p) for p in self.parameters]
-        self.second = [torch.zeros_like(p) for p in self.parameters]
-        self.steps = 0
+        dtype = parameters[0].dtype
+        buffers = 2 if self.training.optimizer != "sgd" else int(self.training.momentum != 0)
+        self.state = [[torch.zeros_like(p) for p in parameters] for _ in range(buffers)]
+        decay = torch.tensor([m.training.weight_decay for m in members], dtype=dtype)
+        self.decay = decay if bool(decay.any()) else None
+        rate = torch.tensor([m.training.lr for m in members], dtype=torch.float64)
+        factor = torch.tensor([self.training.rate_factor(i, steps) for i in range(steps)], dtype=torch.float64)
+        done = torch.arange(1, steps + 1, dtype=torch.float64)
+        self._rates = (factor[:, None] * rate).to(dtype)
+        self._corrections = torch.stack([1 / (1 - 0.9**done), (1 - 0.999**done).rsqrt()], 1).to(dtype)
 
-    @torch.no_grad()
-    def step(self, gradients: list[Tensor], factor: float) -> None:
-        self.steps += 1
-        rate = self.lr * factor
-        update = self._sgd if self.training.optimizer == "sgd" else self._adam
-        for parameter, gradient, first, second in zip(self.parameters, gradients, self.first, self.second, strict=True):
-            shape = (-1,) + (1,) * (parameter.ndim - 1)
-            update(parameter, gradient, first, second, rate.view(shape), self.decay.view(shape))
+    def rates(self, step: int) -> tuple[Tensor, Tensor]:
+        """Every member's learning rate at a step, and Adam's two factors for averages that started at zero."""
+        return self._rates[step], self._corrections[step]
 
-    def _sgd(self, p: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: Tensor, decay: Tensor) -> None:
-        del second
-        g = g + decay * p
-        if self.training.momentum:
-            # torch starts the buffer with the first gradient itself, which is what zeros times momentum plus g give
-            first.mul_(self.training.momentum).add_(g)
-            g = g + self.training.momentum * first if self.training.nesterov else first
-        p.sub_(rate * g)
-
-    def _adam(self, p: Tensor, g: Tensor, first: Tensor, second: Tensor, rate: Tensor, decay: Tensor) -> None:
-        if self.training.optimizer == "adamw":
-            p.mul_(1 - rate * decay)
+    def update(
+        self, p: list[Tensor], g: list[Tensor], state: list[list[Tensor]], rate: Tensor, correction: Tensor
+    ) -> None:
+        """Move parameters and state in place."""
+        if self.decay is not None:
+            if self.training.optimizer == "adamw":
+                torch._foreach_mul_(p, _beside(1 - rate * self.decay, p))
+            else:
+                g = _plus(g, torch._foreach_mul(p, _beside(self.decay, p)))
+        if self.training.optimizer == "sgd":
+            self._sgd(p, g, state, rate)
         else:
-            g = g + decay * p
-        first.lerp_(g, 0.1)
-        second.mul_(0.999).addcmul_(g, g, value=0.001)
-        scale = (second.sqrt() / (1 - 0.999**self.steps) ** 0.5).add_(1e-8)
-        p.sub_(rate / (1 - 0.9**self.steps) * first / scale)
+            self._adam(p, g, state, rate, correction)
+
+    def _sgd(self, p: list[Tensor], g: list[Tensor], state: list[list[Tensor]], rate: Tensor) -> None:
+        if state:
+            (momenta,) = state
+            # torch starts the buffer with the first gradient itself, which is what zeros times momentum plus g give
+            torch._foreach_mul_(momenta, self.training.momentum)
+            torch._foreach_add_(momenta, g)
+            g = _plus(g, momenta, self.training.momentum) if self.training.nesterov else momenta
+        torch._foreach_add_(p, torch._foreach_mul(g, _beside(-rate, p)))
+
+    def _adam(
+        self, p: list[Tensor], g: list[Tensor], state: list[list[Tensor]], rate: Tensor, correction: Tensor
+    ) -> None:
+        first, second = state
+        torch._foreach_lerp_(first, g, 0.1)
+        torch._foreach_mul_(second, 0.999)
+        torch._foreach_addcmul_(second, g, g, 0.001)
+        deviation = torch._foreach_sqrt(second)
+        torch._foreach_mul_(deviation, correction[1])
+        torch._foreach_add_(deviation, 1e-8)
+        torch._foreach_addcdiv_(p, torch._foreach_mul(first, _beside(-rate * correction[0], p)), deviation)
+
+
+def _plus(a: list[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> list[Tensor]:
+    return list(torch._foreach_add(a, list(b), alpha=factor))
+
+
+def _beside(values: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """One number a member, in a shape that fits each parameter."""
+    shaped = {axes: values.view((-1,) + (1,) * (axes - 1)) for axes in {p.ndim for p in parameters}}
+    return [shaped[p.ndim] for p in parameters]
+
+
+class _Rows:
+    """Rows of data of each member; members with the same data share its memory."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        distinct = _by_identity(tensors)
+        parts = [tensor for _, tensor in distinct]
+        self.data = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.offsets = torch.zeros(len(tensors), 1, dtype=torch.int64)
+        for i, (chosen, tensor) in enumerate(distinct):
+            self.offsets[list(chosen)] = i * len(tensor)
+        self.shared = len(parts) == 1
+
+    def __getitem__(self, indices: Tensor) -> Tensor:
+        """The rows of indices `(members, batch)`."""
+        rows = indices if self.shared else indices + self.offsets
+        return self.data.index_select(0, rows.flatten()).unflatten(0, indices.shape)
 
 
 def _structure(objective: Objective) -> str:
@@ -281,16 +466,39 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _stack(tasks: Sequence[Task], name: str) -> Tensor:
-    """One tensor a member; members that share their data share its memory."""
-    tensors = [getattr(task, name) for task in tasks]
-    if all(t is tensors[0] for t in tensors):
-        return tensors[0].expand(len(tasks), *tensors[0].shape)
-    return torch.stack(tensors)
+def _scores_of_each(outputs: Tensor, targets: Tensor, classes: int) -> list[dict[str, Any]]:
+    """What `task.scores` tells, for outputs `(members, examples, classes)` on the same targets."""
+    right = (outputs.argmax(-1) == targets).double()
+    counts = torch.bincount(targets, minlength=classes)
+    per_class = right @ nn.functional.one_hot(targets, classes).double() / counts.clamp(min=1)
+    wide = outputs.double()
+    losses = wide.logsumexp(-1) - wide.gather(-1, targets.expand(outputs.shape[:2])[..., None])[..., 0]
+    columns = {
+        "accuracy": right.mean(1),
+        "balanced_accuracy": per_class[:, counts > 0].mean(1),
+        "loss": losses.mean(1),
+        "class_accuracy": per_class,
+    }
+    listed = {name: column.tolist() for name, column in columns.items()}
+    return [{name: column[k] for name, column in listed.items()} for k in range(len(outputs))]
 
 
-def _stack_scales(members: Sequence[Member], steps: int) -> Tensor | None:
+def _by_identity(values: Sequence[Any]) -> list[tuple[list[int], Any]]:
+    """The distinct ones among objects, each with the places where it stands."""
+    places: dict[int, list[int]] = {}
+    for k, value in enumerate(values):
+        places.setdefault(id(value), []).append(k)
+    return [(ks, values[ks[0]]) for ks in places.values()]
+
+
+def _stack(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """One tensor a member, or None if the first has none."""
+    given = [t for t in tensors if t is not None]
+    return torch.stack(given) if len(given) == len(tensors) else None
+
+
+def _stack_scales(members: Sequence[Member], steps: int, dtype: torch.dtype) -> Tensor | None:
     if all(m.scale is None for m in members):
         return None
     ones = np.ones(steps, np.float32)
-    return torch.from_numpy(np.stack([ones if m.scale is None else m.scale for m in members]))
+    return torch.from_numpy(np.stack([ones if m.scale is None else m.scale for m in members])).to(dtype)

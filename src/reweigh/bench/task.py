@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reweigh.method import Context
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Training, validation and test tensors of one classification problem.
+    """Training, validation and test tensors of one problem; without classes it is a regression.
 
     Hyper-parameters and epochs are chosen on the validation part; the test part is only ever reported. `noisy` tells
     which training labels were corrupted on purpose, `meta` is a small clean and balanced set for the methods that
-    ask for one.
+    ask for one, `rows` says which rows of the data the training examples are, and `scorer` makes the scores of a part
+    (`"val"` or `"test"`) of the outputs where accuracy and log-loss are not enough.
     """
 
     x_train: Tensor
@@ -28,6 +31,25 @@ class Task:
     classes: tuple[str, ...]
     noisy: Tensor | None = None
     meta: tuple[Tensor, Tensor] | None = None
+    rows: Tensor | None = None
+    scorer: Callable[[str, Tensor], dict[str, Any]] | None = None
+
+    def score(self, part: str, outputs: Tensor) -> dict[str, Any]:
+        """How well these outputs do on a part, `"val"` or `"test"`."""
+        if self.scorer is not None:
+            return self.scorer(part, outputs)
+        return scores(outputs, self.y_val if part == "val" else self.y_test, len(self.classes))
+
+    def context(self, steps: int) -> Context:
+        """What methods may need to know of it."""
+        return Context(
+            n=len(self.x_train),
+            class_counts=self.class_counts or None,
+            targets=self.y_train,
+            meta_loader=self.meta,
+            steps=steps,
+            loss="cross_entropy" if self.classes else "mse",
+        )
 
     def facts(self) -> dict[str, Any]:
         """What a report wants to know of the data, for the first record of a run."""
@@ -35,7 +57,9 @@ class Task:
 
     @property
     def class_counts(self) -> tuple[int, ...]:
-        """Training examples of each class."""
+        """Training examples of each class; empty for a regression."""
+        if not self.classes:
+            return ()
         return tuple(torch.bincount(self.y_train, minlength=len(self.classes)).tolist())
 
 

@@ -56,7 +56,7 @@ class Supervised:
 
 
 Indices = np.ndarray[Any, Any]
-MakeTask = Callable[[Any, data.Dataset, Seeds], Task]
+MakeTask = Callable[[Any, Seeds], Task]
 Trainee = tuple[Any, Method, int, np.ndarray[Any, Any] | None]
 
 
@@ -69,13 +69,13 @@ class Recipe(NamedTuple):
 
 
 def recipe(make_task: MakeTask) -> Recipe:
-    """A supervised recipe, given how it makes its task of a data set and a seed."""
+    """A supervised recipe, given how it makes its task of its settings and a seed."""
 
     def train(
         settings: Supervised, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
     ) -> Iterator[Record]:
         seeds = Seeds(seed)
-        task = make_task(settings, load(settings.data), seeds)
+        task = make_task(settings, seeds)
         with seeds.ambient("init"):
             model = build(settings, task, method)
         if settings.model not in _BATCHED_MODELS:
@@ -85,8 +85,7 @@ def recipe(make_task: MakeTask) -> Recipe:
 
     def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
         settings: Supervised = members[0][0]
-        dataset = load(settings.data)
-        task_of = functools.cache(lambda seed: make_task(settings, dataset, Seeds(seed)))
+        task_of = functools.cache(lambda seed: make_task(settings, Seeds(seed)))
         trainings = [
             Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
             for own, method, seed, scale in members

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench.data import Dataset, longtail_indices, split
+from reweigh.bench.data import longtail_indices, split
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes._table import Cell, Table
@@ -129,9 +129,9 @@ def table(preset: str) -> Table:
     )
 
 
-def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
+def task(settings: Settings, seeds: Seeds) -> Task:
     """A long-tailed training set, a validation set with the same tail, and the balanced test set."""
-    draw = seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
     order = draw.permutation(len(dataset.y_train))
     rank = _rank_within_class(dataset.y_train[order])
     meta, rest = order[rank < settings.meta], order[rank >= settings.meta]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from reweigh.bench.data import Dataset, noisy_labels, split
+from reweigh.bench.data import noisy_labels, split
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes._table import Cell, Table
@@ -86,9 +86,9 @@ def table(preset: str) -> Table:
     )
 
 
-def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
+def task(settings: Settings, seeds: Seeds) -> Task:
     """Noisy training labels; clean validation and test labels."""
-    draw = seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
     train, val = split(dataset.y_train, settings.validation, draw)
     noisy = noisy_labels(
         dataset.y_train[train], settings.noise, settings.rate, len(dataset.classes), seeds.numpy("noise")

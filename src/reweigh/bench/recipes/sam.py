@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reweigh.bench.data import Dataset, split
+from reweigh.bench.data import split
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes._table import Cell, Table
@@ -78,9 +78,9 @@ def table(preset: str) -> Table:
     )
 
 
-def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
+def task(settings: Settings, seeds: Seeds) -> Task:
     """A random part of the training images, split once more for validation."""
-    draw = seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
     chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
     train, val = split(dataset.y_train[chosen], settings.validation, draw)
     return supervised.to_task(dataset, chosen[train], chosen[val])

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from reweigh.bench.data import Dataset, noisy_labels, split
+from reweigh.bench.data import noisy_labels, split
 from reweigh.bench.loop import fit
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
@@ -102,9 +102,9 @@ def table(preset: str) -> Table:
     )
 
 
-def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
+def task(settings: Settings, seeds: Seeds) -> Task:
     """Noisy training labels on some of the training examples; clean validation and test labels."""
-    draw = seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
     chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
     train, val = split(dataset.y_train[chosen], settings.validation, draw)
     noisy = noisy_labels(
@@ -116,7 +116,7 @@ def task(settings: Settings, dataset: Dataset, seeds: Seeds) -> Task:
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
     """Train, rank, cross-validate, rank again: one record."""
     seeds = Seeds(_FRESH + seed)
-    problem = task(settings, supervised.load(settings.data), seeds)
+    problem = task(settings, seeds)
     if problem.noisy is None or not problem.noisy.any():
         raise ValueError(f"no label is wrong at a rate of {settings.rate}: there is nothing to find.")
     model = _fitted(settings, problem, method, seeds, writer, scale)
