@@ -251,3 +251,10 @@ def test_monitor_knows_no_particular_weight_function():
     monitor = Monitor(tau=3.0)
     monitor.update(losses, ChiSquare(tau=3.0)(losses))
     assert monitor.stats()["weight_mean"] == pytest.approx((3.2 + 3.7 + 4.5 + 6.0) / 4)
+
+
+def test_units_that_all_count_one_are_not_called_clipped():
+    monitor = Monitor()
+    monitor.update(np.array([0.1, 0.9, 3.0]), np.ones(3))
+    assert monitor.stats()["clip_share"] == 0.0
+    assert not any("saturated" in finding for finding in monitor.findings())

@@ -333,6 +333,8 @@ class _Tally:
 
 def _clipped(losses: Floats, weights: Floats) -> int:
     """How many units share the largest weight although their losses differ: the sign of a clip."""
+    if weights.max() == 1.0:  # a clipped weight is above one: these units simply count the same
+        return 0
     top = weights >= weights.max() * (1 - 1e-6)
     if top.sum() < 2 or np.ptp(losses[top]) <= 1e-6 * max(1.0, float(np.abs(losses[top]).max())):
         return 0

@@ -615,3 +615,13 @@ class TestLossesOfOurOwn:
         entropy = -(smoothed * smoothed.log()).sum(1)
         weights = torch.exp((losses - entropy).detach().clamp(0, 1) / 2)
         assert torch.allclose(loss, (weights * losses).mean(), atol=1e-6)
+
+
+def test_statistics_leave_ignored_labels_out():
+    criterion = Reweighted(nn.CrossEntropyLoss(), tau=1.0)
+    output = torch.tensor([[4.0, 0.0], [0.0, 4.0], [0.0, 0.0]], requires_grad=True)
+    criterion(output, torch.tensor([1, 1, -100]))
+    assert criterion.mask.tolist() == [True, True, False]
+    stats = criterion.stats()
+    assert stats["units"] == 2
+    assert stats["clip_share"] == 0.5

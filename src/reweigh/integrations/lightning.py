@@ -116,7 +116,7 @@ class WeightLog(Callback):
             if losses is None or weights is None or losses is self._seen.get(name):
                 continue
             self._seen[name] = losses
-            self.monitors[name].update(losses, weights)
+            self.monitors[name].update(losses, weights, mask=criterion.mask)
         if trainer.global_step - self._logged_at >= every:
             self._write(trainer)
 

@@ -81,9 +81,9 @@ class Reweighted(nn.Module):
 
     Notes
     -----
-    After a call in training, `losses` and `weights` hold the detached unit losses and weights, and `stats()`
-    summarises them on demand. The state of stateful objectives lives in buffers. For regression, tau is in units
-    of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
+    After a call in training, `losses` and `weights` hold the detached unit losses and weights, `mask` says which units
+    counted, and `stats()` summarises them on demand. The state of stateful objectives lives in buffers. For regression,
+    tau is in units of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
     """
 
     def __init__(
@@ -117,17 +117,28 @@ class Reweighted(nn.Module):
             self.register_buffer(f"state_{name}", torch.as_tensor(value))
             self._state_names += (name,)
         self._pooled: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
-        self._last: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+        self._last: tuple[Units, Tensor] | None = None
 
     @property
     def losses(self) -> Tensor | None:
-        """The unit losses of the last training call, detached."""
-        return self._last[0]
+        """The unit losses of the last training call, detached: what the weights were made from."""
+        return None if self._last is None else self._last[0].seen
 
     @property
     def weights(self) -> Tensor | None:
         """The unit weights of the last training call."""
-        return self._last[1]
+        return None if self._last is None else self._last[1]
+
+    @property
+    def units(self) -> Units | None:
+        """The units of the last training call, detached: the plain loss is `own.sum() / measure.sum()`."""
+        return None if self._last is None else self._last[0]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which units of the last training call counted; None when all did."""
+        measure = None if self._last is None else self._last[0].measure
+        return None if measure is None else measure > 0
 
     def forward(
         self,
@@ -144,20 +155,20 @@ class Reweighted(nn.Module):
         units = self._units(_gather(elements, level), sample_weight)
         count = criterion.total if count is None else count
         if not self.training or not torch.is_grad_enabled():
-            self._last = (None, None)
+            self._last = None
             weighed = Weighed(torch.ones_like(units.seen))
         else:
             weighed = self._weigh(units, groups)
-            self._last = (units.seen, weighed.weights)
+            self._last = (Units(units.own.detach(), units.seen, units.measure), weighed.weights)
         return _descend(units, weighed, count).to(elements.own.dtype)
 
     def stats(self) -> dict[str, float]:
         """Statistics of the last training call: clip share, mean weight, effective sample size and so on."""
-        losses, weights = self._last
-        if losses is None or weights is None:
+        if self._last is None:
             return {}
+        units, weights = self._last
         monitor = Monitor(tau=getattr(self.objective, "tau", None))
-        monitor.update(losses, weights)
+        monitor.update(units.seen, weights, mask=self.mask)
         return monitor.stats()
 
     def extra_repr(self) -> str:

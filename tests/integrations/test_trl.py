@@ -1,0 +1,185 @@
+"""TRL's SFTTrainer with re-weighting takes the step of a loop written by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import SFTConfig, SFTTrainer
+
+import reweigh
+from reweigh.integrations.trl import reweigh_sft
+from reweigh.objectives.dft import DFT
+from reweigh.objectives.term import TERM
+
+TEXT = "the cat sat on a mat and saw two red birds fly over green hills at noon"
+WORDS = TEXT.split()
+RATE, TAU = 0.1, 8.0
+
+
+def tokenizer():
+    vocabulary = {word: index for index, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+
+
+def model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS) + 3,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=16,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+        initializer_range=0.7,  # losses on both sides of tau, so that weights differ
+    )
+    return LlamaForCausalLM(config)
+
+
+def texts():
+    """Prompts and completions of different lengths: 2 to 7 completion tokens."""
+    rows = [(WORDS[i : i + 2], WORDS[i + 2 : i + 3 + i % 6]) for i in range(8)]
+    return [{"prompt": " ".join(p), "completion": " " + " ".join(c)} for p, c in rows]
+
+
+def trainer(folder, **options):
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 8,
+        "max_steps": 1,
+        "optim": "sgd",
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+    }
+    data = Dataset.from_list(texts())
+    arguments = SFTConfig(**(settings | options))
+    return SFTTrainer(model(), arguments, train_dataset=data, eval_dataset=data, processing_class=tokenizer())
+
+
+def parameters(network):
+    return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+
+def losses_by_hand(network):
+    """The losses of the completion tokens, one vector a text, each text on its own."""
+    encode = tokenizer()
+    losses = []
+    for row in texts():
+        prompt = encode(row["prompt"])["input_ids"]
+        tokens = torch.tensor(encode(row["prompt"] + row["completion"])["input_ids"] + [1])
+        every = F.cross_entropy(network(tokens[None]).logits[0, :-1], tokens[1:], reduction="none")
+        losses.append(every[len(prompt) - 1 :])
+    return losses
+
+
+def step_by_hand(level, weight=lambda loss: torch.exp(loss.clip(0, TAU) / (TAU + 1))):
+    network = model()
+    losses = losses_by_hand(network)
+    tokens = sum(len(row) for row in losses)
+    if level == "token":
+        total = sum((weight(row.detach()) * row).sum() for row in losses)
+    else:
+        total = sum(weight(row.detach().mean()) * row.sum() for row in losses)
+    (total / tokens).backward()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= RATE * parameter.grad
+    return parameters(network)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_update_is_that_of_a_loop_by_hand_also_under_accumulation(level, tmp_path):
+    reference = step_by_hand(level)
+    assert (step_by_hand(level, torch.ones_like) - reference).abs().max() > 1e-2
+    for size, steps in ((8, 1), (2, 4)):
+        host = trainer(tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=steps)
+        reweigh_sft(host, tau=TAU, level=level).train()
+        torch.testing.assert_close(parameters(host.model), reference, rtol=0, atol=1e-6)
+
+
+def test_metrics_and_evaluation_are_those_of_plain_training(tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 1}
+    plain, ours = trainer(tmp_path, **options), reweigh_sft(trainer(tmp_path, **options), tau=TAU)
+    before = [host.evaluate() for host in (plain, ours)]
+    for name in ("eval_loss", "eval_entropy", "eval_mean_token_accuracy"):
+        assert before[1][name] == pytest.approx(before[0][name], rel=1e-6)
+    logs = []
+    for host in (plain, ours):
+        host.train()
+        logs.append(next(log for log in host.state.log_history if "loss" in log))
+    for name in ("entropy", "mean_token_accuracy", "num_tokens"):
+        assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-6)
+    assert logs[1]["loss"] > 1.1 * logs[0]["loss"]
+    assert logs[1]["plain_loss"] == pytest.approx(logs[0]["loss"], rel=1e-5)
+    losses = torch.cat(losses_by_hand(model())).detach()
+    assert logs[1]["clip_share"] == pytest.approx((losses >= TAU).float().mean().item())
+    assert logs[1]["weight_mean"] == pytest.approx(torch.exp(losses.clip(0, TAU) / (TAU + 1)).mean().item(), rel=1e-5)
+
+
+def test_dft_as_an_objective_is_trls_own(tmp_path):
+    own = trainer(tmp_path, loss_type="dft")
+    own.train()
+    ours = reweigh_sft(trainer(tmp_path), DFT())
+    ours.train()
+    torch.testing.assert_close(parameters(ours.model), parameters(own.model), rtol=0, atol=1e-6)
+
+
+def test_brain_float_is_trls_default(tmp_path):
+    """Under bf16 autocast the weights are computed in float32."""
+    host = reweigh_sft(trainer(tmp_path, bf16=True), tau=TAU)
+    host.train()
+    # bf16 has three digits, and the step of this model is of size ten.
+    reference = step_by_hand("token")
+    start = parameters(model())
+    assert (parameters(host.model) - reference).norm() < 0.05 * (reference - start).norm()
+
+
+def test_state_moves_once_a_step(tmp_path):
+    host = trainer(tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=3)
+    reweigh_sft(host, reweigh.RGD(tau=TAU, warmup=2)).train()
+    means = [log["weight_mean"] for log in host.state.log_history if "loss" in log]
+    assert means[:2] == [1.0, 1.0]
+    assert means[2] > 1.0
+
+
+def test_objective_over_the_batch_says_what_a_batch_is(tmp_path):
+    with pytest.warns(UserWarning, match="micro-batch"):
+        reweigh_sft(trainer(tmp_path, gradient_accumulation_steps=2), TERM(t=1.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"loss_type": "dft"}, {}, "DFT is the same"),
+        ({"label_smoothing_factor": 0.1}, {}, "from the logits"),
+        ({"packing": True, "max_length": 16}, {"level": "sequence"}, "level='token'"),
+        ({}, {"level": "sample"}, "one of"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # TRL advises another attention for packing
+def test_what_would_have_no_effect_is_refused(options, arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        reweigh_sft(trainer(tmp_path, **options), tau=TAU, **arguments)
+
+
+def test_another_trainer_is_refused():
+    with pytest.raises(TypeError, match="SFTTrainer"):
+        reweigh_sft(object(), tau=TAU)
