@@ -22,3 +22,11 @@ def test_the_error_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "reweigh\[{name}\]"') as raised:
         importlib.import_module(f"reweigh.integrations.{name}")
     assert raised.value.name == name
+
+
+def test_an_adapter_is_there_without_an_import_of_its_own():
+    import reweigh
+
+    assert callable(reweigh.integrations.cleanlab.to_cleanlab)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = reweigh.integrations.nonsense
