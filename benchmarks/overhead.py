@@ -10,30 +10,22 @@ ratio to the plain mean. Read the ratios, not the microseconds.
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import os
-import platform
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 # bf16 matrix products kill the process on machines that advertise AMX but cannot execute it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.table import Table
+from _timing import Call, console, in_turns, table, write
 from torch import Tensor, nn
 
 import reweigh
 from reweigh.torch import Reweighted
 
-Call = Callable[[], object]
 SIZES, CLASSES = (32, 256, 4096, 65536), (10, 1000, 32000)
 #: Logits, their gradient and two passes of softmax have to fit.
 LARGEST_BYTES, COPIES = 2.5e9, 4
@@ -50,33 +42,6 @@ class Result:
 
     def extra(self, form: str) -> float:
         return self.microseconds[form] - self.microseconds["plain"]
-
-
-def in_turns(calls: dict[str, Call], seconds: float) -> dict[str, float]:
-    """The lower quartile of each call's time, all calls taking turns."""
-    for call in calls.values():
-        call()
-        call()
-    start = time.process_time()
-    calls["plain"]()
-    once = time.process_time() - start
-    repeats = max(1, int(0.002 / once))  # turns shorter than what a scheduler gives another process
-    turns = int(np.clip(seconds / (once * repeats * len(calls)), 7, 300))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    gc.collect()
-    gc.disable()  # a collection in one form's turn would be charged to it
-    try:
-        for turn in range(turns):
-            for name in order[turn % len(order) :] + order[: turn % len(order)]:
-                call = calls[name]
-                start = time.process_time()
-                for _ in range(repeats):
-                    call()
-                times[name].append((time.process_time() - start) / repeats * 1e6)
-    finally:
-        gc.enable()
-    return {name: float(np.quantile(values, 0.25)) for name, values in times.items()}
 
 
 # --- the loss alone: forward and backward of cross entropy ---
@@ -241,40 +206,25 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     seconds = 0.5 if options.quick else 2.0
 
-    console = Console(width=max(110, Console().width))
-    table = Table(title="Re-weighted against plain mean: ratio, and microseconds more")
-    for name in ("setting", "plain, µs", *FORMS[1:]):
-        table.add_column(name, justify="left" if name == "setting" else "right", no_wrap=True)
+    out = console()
     results: list[Result] = []
-    with console.status("warming up") as status:
+    with out.status("warming up") as status:
         for source in (whole_steps(seconds), bare_losses(options.quick, seconds)):
             for result in source:
                 results.append(result)
-                table.add_row(*row(result))
                 status.update(f"{len(results)} settings timed, the last: {result.setting}")
-    console.print(table)
+    title = "Re-weighted against plain mean: ratio, and microseconds more"
+    out.print(table(title, ("setting", "plain, µs", *FORMS[1:]), [row(result) for result in results]))
 
-    import jax
-
-    record = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": platform.machine(),
+    content = {
         "threads": options.threads,
         "quick": options.quick,
-        "versions": {
-            "python": platform.python_version(),
-            "reweigh": reweigh.__version__,
-            "torch": torch.__version__,
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-        },
         "results": [
             asdict(result) | {"ratio": {form: result.ratio(form) for form in result.microseconds}} for result in results
         ],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
-    console.print(f"written to {options.out}")
+    write(options.out, ["torch", "jax", "numpy"], content)
+    out.print(f"written to {options.out}")
 
 
 if __name__ == "__main__":

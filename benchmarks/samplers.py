@@ -1,23 +1,20 @@
 """How long it takes to draw 256 examples and update their weights, as the data set grows.
 
 Run with `python benchmarks/samplers.py`; writes `results/samplers.json` beside this file. All contenders take
-turns in one process on the same numbers, so that a busy machine slows them alike; medians are reported.
+turns in one process on the same numbers, in processor time, so that a busy machine slows them alike; the lower
+quartile is reported.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import math
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from _timing import Call, console, in_turns, table, write
 from torch import Tensor
 from torch.utils.data import WeightedRandomSampler
 
@@ -87,21 +84,20 @@ def contenders(n: int) -> dict[str, Step]:
 
 
 def measure(n: int, seconds: float) -> dict[str, float]:
-    """Median milliseconds of a step of each contender, all taking turns until the time is up."""
-    steps, generator = contenders(n), torch.Generator().manual_seed(2)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    end = time.perf_counter() + seconds
-    warm = False
-    while time.perf_counter() < end or len(times[TREE]) < 20:
-        u = torch.rand(BATCH, dtype=torch.float64, generator=generator)
-        fresh = 1.0 + torch.rand(BATCH, dtype=torch.float64, generator=generator)
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step(u, fresh)
-            if warm:
-                times[name].append(1e3 * (time.perf_counter() - start))
-        warm = True
-    return {name: statistics.median(values) for name, values in times.items()}
+    """Milliseconds of a step of each contender."""
+    generator = torch.Generator().manual_seed(2)
+
+    def uniform() -> Tensor:
+        return torch.rand(BATCH, dtype=torch.float64, generator=generator)
+
+    numbers = [(uniform(), 1.0 + uniform()) for _ in range(64)]
+
+    def call(step: Step) -> Call:
+        following = itertools.cycle(numbers)
+        return lambda: step(*next(following))
+
+    found = in_turns({name: call(step) for name, step in contenders(n).items()}, seconds, turns=(20, 1000))
+    return {name: microseconds / 1e3 for name, microseconds in found.items()}
 
 
 def main() -> None:
@@ -113,25 +109,18 @@ def main() -> None:
     sizes = [10**k for k in range(4, 8)]
     results = {n: measure(n, options.seconds) for n in sizes}
 
-    table = Table(title=f"draw and update {BATCH} of n, median ms, one thread")
-    table.add_column("")
-    for n in sizes:
-        table.add_column(f"n = {n:,}", justify="right")
-    table.add_column("growth, n x 1000", justify="right")
+    rows: list[list[str]] = []
     for name in results[sizes[0]]:
-        row = [results[n][name] for n in sizes]
-        table.add_row(name, *(f"{value:.3f}" for value in row), f"x {row[-1] / row[0]:.1f}")
+        times = [results[n][name] for n in sizes]
+        rows.append([name, *(f"{value:.3f}" for value in times), f"x {times[-1] / times[0]:.1f}"])
     ratios = {n: results[n][MULTINOMIAL] / results[n][TREE] for n in sizes}
-    table.add_section()
-    table.add_row("multinomial / SumTree", *(f"{ratios[n]:.1f}" for n in sizes), "")
-    Console().print(table)
+    rows.append(["multinomial / SumTree", *(f"{ratios[n]:.1f}" for n in sizes), ""])
+    columns = ["", *(f"n = {n:,}" for n in sizes), "growth, n x 1000"]
+    console().print(table(f"draw and update {BATCH} of n, ms, one thread", columns, rows))
 
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    document = {
+    content = {
         "batch": BATCH,
         "threads": 1,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
         "milliseconds": {str(n): results[n] for n in sizes},
         "multinomial_over_tree": {str(n): ratios[n] for n in sizes},
         # The exponent of n in the time, from the first size to the last: 0 for a logarithm, 1 for a scan.
@@ -140,7 +129,7 @@ def main() -> None:
             for name in results[sizes[0]]
         },
     }
-    options.out.write_text(json.dumps(document, indent=2) + "\n")
+    write(options.out, ["torch"], content)
 
 
 if __name__ == "__main__":

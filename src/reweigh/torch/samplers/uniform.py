@@ -80,6 +80,12 @@ class _LiveUniform(LiveSampler):
         """One n-th for each example."""
         return torch.full((self.shard.n,), 1.0 / self.shard.n, dtype=torch.float64)
 
+    def order(self, epoch: int) -> Tensor:
+        """The examples of a whole epoch over all ranks, in the order in which its batches take them."""
+        self.set_epoch(epoch)
+        self._fresh_epoch()
+        return self._order
+
     def _begin_epoch(self) -> None:
         self._order = torch.randperm(self.shard.n, generator=self._generator)
 
