@@ -130,16 +130,16 @@ def _try_to_take(root, answer):
 
 @pytest.mark.processes
 def test_two_processes_never_take_the_same_run(tmp_path):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     with Run(spec(), tmp_path).open():
         other = context.Process(target=_try_to_take, args=(tmp_path, answer))
         other.start()
-        assert answer.get(timeout=30) == "refused"
+        assert answer.get(timeout=60) == "refused"
         other.join()
     other = context.Process(target=_try_to_take, args=(tmp_path, answer))
     other.start()
-    assert answer.get(timeout=30) == "taken"
+    assert answer.get(timeout=60) == "taken"
     other.join()
 
 

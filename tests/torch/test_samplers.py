@@ -632,7 +632,10 @@ def test_resuming_with_prefetching_workers(config):
     """Workers have drawn batches ahead when the state is taken; they are handed out again."""
 
     def epoch(sampler, log, step, until=None):
-        loader = DataLoader(Indices(37), batch_sampler=sampler, num_workers=1, prefetch_factor=3)
+        # Spawned, since another test may have left threads in this process that a fork would not survive.
+        loader = DataLoader(
+            Indices(37), batch_sampler=sampler, num_workers=1, prefetch_factor=3, multiprocessing_context="spawn"
+        )
         for done in train(sampler, loader, log, step):
             if done == until:
                 return done
