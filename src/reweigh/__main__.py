@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -18,7 +19,11 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    sys.exit(run_command(sys.argv[1:]))
+    try:
+        sys.exit(run_command(sys.argv[1:]))
+    except BrokenPipeError:  # the reader, say `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 if __name__ == "__main__":

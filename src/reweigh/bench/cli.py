@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
 app = SubcommandApp()
@@ -37,7 +37,7 @@ _DESCRIPTION = "Train models that do not ignore their hard examples."
 
 @app.command(name="run")
 def run(
-    recipe: Positional[str],
+    recipe: Annotated[str, Positional, arg(metavar="RECIPE")],
     /,
     method: Repeated = (),
     preset: Literal["smoke", "cpu", "paper"] = "cpu",
@@ -105,7 +105,12 @@ def run(
 
 
 @app.command(name="report")
-def report_command(runs_dir: Positional[Path], /, out: Path | None = None, preset: str = "cpu") -> int:
+def report_command(
+    runs_dir: Annotated[Path, Positional, arg(metavar="RUNS_DIR")],
+    /,
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None,
+    preset: str = "cpu",
+) -> int:
     """Make the report of the runs in a folder; nothing is trained.
 
     Args:
@@ -148,7 +153,7 @@ def list_command(what: Positional[Literal["recipes", "methods", "data", "models"
 
 
 @app.command(name="data")
-def data_command(action: Positional[Literal["get"]], name: Positional[str], /) -> int:
+def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positional, arg(metavar="NAME")], /) -> int:
     """Get a data set: `reweigh data get NAME` fetches it once into the cache.
 
     Args:

@@ -14,9 +14,9 @@ objective re-weighting really descends, the mean of Phi(loss), whose optimum is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy import special
@@ -26,6 +26,9 @@ from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
 from reweigh.method import Method
 from reweigh.objectives.rgd import RGD
+
+if TYPE_CHECKING:
+    from reweigh.bench.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
 
@@ -175,3 +178,49 @@ def _descend(
         size = settings.lr / np.sqrt(t if settings.schedule == "decaying" else length)
         theta = _project(theta - size * _gradient(objective, x[rows], y[rows], theta), settings.radius)
     return theta
+
+
+def figures(results: Results) -> Sequence[Figure]:
+    """The gap against the number of steps, both on logarithmic axes."""
+    from reweigh.bench.report import svg
+    from reweigh.bench.results import Figure
+
+    drawn: list[Figure] = []
+    for cell in results.cells:
+        lines: dict[str, tuple[list[float], list[float]]] = {}
+        for label, row in cell.rows.items():
+            records = [outcome.records for outcome in row.outcomes.values()]
+            steps = [float(record["step"]) for record in records[0]]
+            gaps = [float(np.mean([r[i]["gap"] for r in records])) for i in range(len(steps))]
+            lines[label] = (steps, gaps)
+        steps, everything = next(iter(lines.values()))[0], [gap for _, gaps in lines.values() for gap in gaps]
+        frame = svg.Frame(
+            x_domain=(min(steps), max(steps)),
+            y_domain=(0.8 * min(everything), 1.2 * max(everything)),
+            width=460,
+            height=280,
+            labels=150,
+            log_x=True,
+            log_y=True,
+        )
+        roles = {label: {"mean": "baseline", "rgd": "primary"}.get(label, "other") for label in lines}
+        marks = [svg.line(frame, *points, role=roles[label], tip=label) for label, points in lines.items()]
+        names = svg.end_labels(frame, [(gaps[-1], label, roles[label], None) for label, (_, gaps) in lines.items()])
+        drawn.append(
+            Figure(
+                title=f"Gap to the optimum, steps of {cell.cell.name}",
+                markup='<div style="max-width: 30em">'
+                + svg.chart(
+                    frame,
+                    *marks,
+                    names,
+                    title=f"Gap against steps, {cell.cell.name}",
+                    description="The mean gap of the last iterate falls with the number of steps on logarithmic axes.",
+                    x_label="steps",
+                )
+                + "</div>",
+                caption="Mean over seeds of the last iterate's gap. Theory bounds it by log T / sqrt(T): a slope of "
+                "about -0.5 here.",
+            )
+        )
+    return drawn
