@@ -183,3 +183,15 @@ def test_what_would_have_no_effect_is_refused(options, arguments, message, tmp_p
 def test_another_trainer_is_refused():
     with pytest.raises(TypeError, match="SFTTrainer"):
         reweigh_sft(object(), tau=TAU)
+
+
+def test_the_example_runs_and_learns(monkeypatch, capsys):
+    import runpy
+    import sys
+    from pathlib import Path
+
+    script = Path(__file__).parents[2] / "examples" / "trl_sft.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--steps", "12"])
+    runpy.run_path(str(script), run_name="__main__")
+    words = capsys.readouterr().out.strip().splitlines()[-1].split()
+    assert float(words[2]) > float(words[7])
