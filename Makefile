@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 TENSORFLOW := .venv-tensorflow
 # One line of progress for each step; pip stays quiet unless it fails.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
 # Small models on few cores: one OpenMP thread a process beats barrier stalls, and
 # oneDNN must not pick AMX on machines that advertise but cannot execute it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
