@@ -113,3 +113,8 @@ def test_without_controls_there_are_none():
     final = plan.comparison(question, plan.as_written(question))
     assert NORMALISED not in {s.label for s in final}
     assert plan.scale_controls(question, final) == []
+
+
+def test_tuning_keeps_the_sign_that_was_written():
+    assert all(method(t.method).objective.t < 0 for t in trials("term:t=-1", 0.1, 5))
+    assert all(method(t.method).objective.t > 0 for t in trials("term:t=1", 0.1, 5))

@@ -182,8 +182,11 @@ def _axes(base: Method) -> dict[str, tuple[Any, ...]]:
     axes: dict[str, tuple[Any, ...]] = {}
     for slot, value in base.parts():
         for name, values in getattr(value, "search", {}).items():
-            # The method as written comes first, so that trial one is what the user asked for.
+            # The method as written comes first, so that trial one is what the user asked for; and its sign is kept,
+            # since a negative tilt is another method and not another value.
             written = getattr(value, name)
+            if isinstance(written, float) and written < 0 and all(v > 0 for v in values):
+                values = tuple(-v for v in values)
             axes[f"{slot}.{name}"] = (written, *(v for v in values if v != written))
     return axes
 
