@@ -35,8 +35,8 @@ $(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(STAMPS)/demo
 
-demo: $(STAMPS)/demo ## run the demonstration: progress, a table, a picture
-	@$(BIN)/python examples/rare_features.py --out demo
+demo: $(STAMPS)/demo ## does re-weighting help on embedded real data? progress, a verdict, a report; under two minutes
+	@$(BIN)/python -m reweigh compare --budget 60s --runs-dir demo
 
 test: $(STAMPS)/dev ## run all tests but the slow ones (what CI runs)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from reweigh.bench.compare.problem import Question, deal, hash_of, load
+from reweigh.bench.compare.problem import Question, deal, hash_of, load, parts_of, with_test_rows
 from reweigh.bench.tables import TableError
 
 
@@ -33,8 +33,7 @@ def test_a_table_is_dealt_out_and_scored(table):
     assert problem.kind == "binary"
     assert problem.classes == ("high", "low")
     assert problem.groups == ("Bonn", "Oslo", "Rom")
-    task, encoder = deal(problem, 0)
-    assert encoder is not None
+    task, encoder = deal(problem, parts_of(problem, 0))
     assert "age" in encoder.features
     assert len(task.x_train) + len(task.x_val) + len(task.x_test) == 200
     # Perfect outputs get perfect scores, for every group.
@@ -49,7 +48,7 @@ def test_a_table_is_dealt_out_and_scored(table):
 def test_regression_is_scored_in_the_targets_own_unit(table):
     problem = load(Question(source=table, target="salary", drop=("income",)))
     assert problem.regression
-    task, encoder = deal(problem, 1)
+    task, encoder = deal(problem, parts_of(problem, 1))
     assert task.class_counts == ()
     assert abs(float(task.y_train.mean())) < 1e-5
     off = task.score("val", task.y_val + 1.0)  # one standard deviation off everywhere
@@ -58,9 +57,9 @@ def test_regression_is_scored_in_the_targets_own_unit(table):
 
 def test_other_seeds_deal_other_parts_and_the_same_seed_the_same(table):
     problem = load(Question(source=table, target="income", drop=("salary",)))
-    first, again, other = (deal(problem, seed)[0].rows for seed in (0, 0, 1))
-    assert first.equal(again)
-    assert not first.equal(other)
+    first, again, other = (parts_of(problem, seed).train for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_a_test_file_is_the_test_part(table, tmp_path):
@@ -68,16 +67,80 @@ def test_a_test_file_is_the_test_part(table, tmp_path):
     people(40).write_csv(test)
     problem = load(Question(source=table, target="income", drop=("salary",), test=str(test)))
     for seed in (0, 1):
-        assert len(deal(problem, seed)[0].x_test) == 40
+        parts = parts_of(problem, seed)
+        assert len(deal(problem, parts)[0].x_test) == 40
+        assert len(with_test_rows(problem, parts).train) == len(parts.train), "given test rows are never trained on"
 
 
 def test_the_embedded_digits_have_a_long_tail_and_a_balanced_test_set():
     problem = load(Question())
-    task, encoder = deal(problem, 0)
-    assert encoder is None
+    task, _ = deal(problem, parts_of(problem, 0))
     counts = task.class_counts
     assert counts[0] > 10 * counts[-1]
     assert np.ptp(np.bincount(task.y_test.numpy())) <= 5
+
+
+def test_a_model_to_keep_trains_on_rows_that_were_tested_on_by_chance(table):
+    problem = load(Question(source=table, target="income", drop=("salary",)))
+    parts = parts_of(problem, 0)
+    kept = with_test_rows(problem, parts)
+    assert set(kept.train) == set(parts.train) | set(parts.test)
+    assert np.array_equal(kept.val, parts.val)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for name, count in (("cat", 12), ("dog", 8)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = draw.integers(0, 255, (9, 7, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_of_images_is_split_anew_by_every_seed(photos):
+    problem = load(Question(source=str(photos), image_size=8))
+    assert (problem.kind, problem.classes, problem.class_counts) == ("binary", ("cat", "dog"), (12, 8))
+    tested = [set(parts_of(problem, seed).test.tolist()) for seed in range(4)]
+    assert len({frozenset(rows) for rows in tested}) > 1
+    parts = parts_of(problem, 0)
+    assert sorted([*parts.train, *parts.val, *parts.test]) == list(range(20))
+    task, pixels = deal(problem, parts)
+    assert task.x_train.shape[1:] == (3, 8, 8)
+    assert abs(float(task.x_train.mean())) < 1e-5
+    assert pixels.transform(problem.images.x[parts.val]).equal(task.x_val)
+
+
+def test_a_folder_with_given_parts_keeps_them(photos):
+    for part in ("train", "test"):
+        (photos / part).mkdir()
+    for name in ("cat", "dog"):
+        (photos / "train" / name).mkdir()
+        (photos / "test" / name).mkdir()
+        for i, file in enumerate(sorted((photos / name).glob("*.png"))):
+            file.rename(photos / ("test" if i < 3 else "train") / name / file.name)
+        (photos / name).rmdir()
+    problem = load(Question(source=str(photos), image_size=8))
+    assert [problem.images.files[i].split("/")[0] for i in parts_of(problem, 5).test] == ["test"] * 6
+
+
+def test_a_class_with_too_few_images_is_named(photos):
+    for file in sorted((photos / "dog").glob("*.png"))[2:]:
+        file.unlink()
+    with pytest.raises(TableError, match=r"'dog' has 2 images"):
+        load(Question(source=str(photos)))
+
+
+def test_groups_are_handed_to_the_objective(table):
+    problem = load(Question(source=table, target="income", drop=("salary",), group="city"))
+    parts = parts_of(problem, 0)
+    task, _ = deal(problem, parts)
+    assert task.n_groups == 3
+    names = [problem.groups[i] for i in task.groups]
+    assert names == people()["city"][parts.train.tolist()].to_list()
 
 
 def test_a_missing_target_lists_the_columns(table):

@@ -140,7 +140,8 @@ def pin(monkeypatch, module, *packages):
 
 def test_the_folder_is_the_registry():
     assert set(data.names()) == {
-        "cifar10", "cifar100", "digits", "fashion_mnist", "image_folder", "mnist", "quickdraw345",
+        "cifar10", "cifar100", "digits", "fashion_mnist", "image_folder", "miniimagenet", "mnist", "omniglot",
+        "quickdraw345",
     }  # fmt: skip
 
 

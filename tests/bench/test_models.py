@@ -11,6 +11,8 @@ SHAPES = {
     "linear": [(32,), (1, 8, 8)],
     "mlp": [(32,), (1, 8, 8)],
     "cnn": [(1, 28, 28), (3, 32, 32), (1, 8, 8)],
+    "conv4:width=8": [(3, 32, 32), (1, 28, 28)],
+    "conv4:width=8,downsample=stride": [(1, 28, 28), (1, 8, 8)],
     "resnet32": [(3, 32, 32), (1, 28, 28)],
     "wrn:depth=10,width=1": [(3, 32, 32), (1, 28, 28)],
     "vit:depth=2": [(3, 32, 32), (1, 28, 28)],
@@ -37,7 +39,7 @@ def count(model):
 
 
 def test_the_folder_is_the_registry():
-    assert models.names() == ["cnn", "linear", "mlp", "resnet32", "vit", "wrn"]
+    assert models.names() == ["cnn", "conv4", "linear", "mlp", "resnet32", "vit", "wrn"]
     assert {case.partition(":")[0] for case in SHAPES} == set(models.names())
     rows = {row.name: row for row in models.describe()}
     assert rows["wrn"].options == {"depth": 16, "width": 8, "dropout": 0.0, "head": "linear"}

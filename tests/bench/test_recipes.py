@@ -14,12 +14,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from scipy import optimize
 
-from reweigh.bench import experiment, plan, recipes
-from reweigh.bench.recipes import convergence, cost, suspects, toy
+from reweigh.bench import data, experiment, plan, recipes
+from reweigh.bench.recipes import convergence, cost, noise, sam, suspects, toy
 from reweigh.bench.results import collect
 from reweigh.bench.runs import Run, RunTakenError, Spec, load_runs
+from reweigh.bench.seeds import Seeds
 from reweigh.method import method
 
 
@@ -86,8 +88,38 @@ def test_smoke_is_complete_and_done_once(name, tmp_path):
         assert all(np.isfinite(row.values).all() for row in cell.rows.values())
         assert all(difference.n == table.seeds for difference in cell.differences.values())
     assert not results.unfinished
+    if name in ("convergence", "cost"):  # their question has an answer of its own, which is the number itself
+        for cell in results.cells:
+            assert f"{np.mean(cell.rows['rgd'].values):.{2 if name == 'convergence' else 3}f} [" in results.headline
+    elif name == "suspects" and importlib.util.find_spec("cleanlab"):
+        assert "of 1 settings" in results.headline
     for figure in results.extra:
         ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
+
+
+def test_noise_takes_as_many_rows_as_it_is_told_and_no_other_draw_where_it_takes_all():
+    settings = noise.Settings(rate=0.4)
+    dataset, seeds = data.load("digits"), Seeds(3)
+    few, everything = (noise.task(dataclasses.replace(settings, rows=rows), seeds) for rows in (200, 0))
+    assert len(few.x_train) + len(few.x_val) == 200
+    assert abs(len(few.x_val) - 40) <= 5  # a fifth of each class, rounded
+    assert len(everything.x_train) + len(everything.x_val) == len(dataset.y_train)
+    _, val = data.split(dataset.y_train, settings.validation, Seeds(3).numpy("data"))
+    assert np.array_equal(everything.y_val.numpy(), dataset.y_train[val])  # clean, and in the order of the split
+    for task in (few, everything):
+        assert 0.2 < float(task.noisy.double().mean()) < 0.5  # uniform noise may draw the old label again
+        assert float(task.noisy.double().std()) > 0
+
+
+def test_sam_looks_at_as_many_test_images_as_it_is_told_the_same_for_every_method():
+    settings = sam.Settings(data="digits", rows=300, test_rows=50)
+    first, again, other = (sam.task(settings, Seeds(seed)) for seed in (0, 0, 1))
+    assert (len(first.x_train) + len(first.x_val), len(first.x_test)) == (300, 50)
+    assert torch.equal(first.x_test, again.x_test)
+    assert not torch.equal(first.x_test, other.x_test)
+    whole = sam.task(dataclasses.replace(settings, test_rows=0), Seeds(0))
+    places = [int((whole.x_test == image).flatten(1).all(1).int().argmax()) for image in first.x_test]
+    assert torch.equal(whole.y_test[places], first.y_test)  # images kept their labels
 
 
 #: Both ways to train: `mean` and `rgd` in groups, `importance` on its own with checkpoints; tuning and controls too.

@@ -24,6 +24,7 @@ from synthetic_runs import GAINS, make_recipe, make_runs, make_table, value, wri
 from reweigh.bench import plan, recipes, report
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.report import numbers, svg, weights
+from reweigh.bench.report.last_epoch import last_epoch
 from reweigh.bench.results import Figure, Results, collect
 from reweigh.bench.runs import Run, Spec, load_runs
 
@@ -352,6 +353,39 @@ def test_the_row_with_controls_is_primary_where_the_tables_was_not_run(finished:
     assert results.cells[0].differences["rgd"].primary
 
 
+def test_the_last_epoch_is_compared_too_where_another_was_chosen(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"), trials=1)
+    make_runs(tmp_path / "runs", table, seeds=4)
+    use(table)
+    (results,) = collect(tmp_path / "runs")
+    found = last_epoch(results)["only"]
+    shrunk = 1 - 0.5 * math.exp(-5)  # what synthetic runs have at their end, of what they had the epoch before
+    for label, difference in (("rgd", found.primary), (plan.NORMALISED, found.normalised)):
+        pairs = [(value(label, 0, seed) - value("mean", 0, seed)) * shrunk for seed in range(4)]
+        assert difference is not None
+        assert difference.mean == pytest.approx(np.mean(pairs))
+        interval = scipy_stats.ttest_1samp(pairs, 0.0).confidence_interval(0.95)
+        assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
+    text = words(page_of([results], tmp_path))
+    assert "The same at the last epoch" in text
+    assert re.search(r"At the last epoch: [+−]\d", text)
+
+    unchosen = [replace(o, chosen=len(o.records) - 1) for o in results.cells[0].rows["mean"].outcomes.values()]
+    rows = {label: replace(row, outcomes=dict(enumerate(unchosen))) for label, row in results.cells[0].rows.items()}
+    assert last_epoch(replace(results, cells=[replace(results.cells[0], rows=rows)])) == {}
+
+
+def test_the_scale_controls_are_named_after_the_row_they_control(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd_auto"), primary="rgd_auto")
+    make_runs(tmp_path / "runs", table, seeds=3)
+    use(table)
+    results = collect(tmp_path / "runs")
+    text = words(page_of(results, tmp_path)) + report.tables(results, "csv")
+    assert "rgd_auto, mean weight one" in text
+    assert "mean × mean weight of rgd_auto" in text
+    assert not re.search(r"weight of rgd\b(?!_)|\brgd, mean", text)
+
+
 def test_a_recipe_may_add_figures(tmp_path: Path, use: Any):
     table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"))
     make_runs(tmp_path / "runs", table, seeds=2)
@@ -458,6 +492,7 @@ def test_markdown_latex_and_csv_agree(found: list[Results]):
         column = ["imbalance 100", "imbalance 10"].index(line["cell"])
         expected = [100 * float(line["mean"]), 100 * float(line["sd"])]
         expected += [100 * float(line[name]) for name in ("difference", "low", "high") if line[name]]
+        expected += [100 * float(line["last_mean"])]
         expected += [float(line["paper"])] if line["paper"] else []
         in_latex = next(cells for label, cells in rows.items() if label == latex_label(line["label"]))[column]
         for text in (table[line["label"]][column], in_latex):

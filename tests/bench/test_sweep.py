@@ -160,7 +160,17 @@ def test_a_member_that_breaks_down_stays_alone():
 def test_scores_of_many_are_those_of_one():
     torch.manual_seed(0)
     outputs, targets = torch.randn(4, 30, 5), torch.randint(0, 4, (30,))  # the last class does not occur
-    for own, found in zip(outputs, sweep._scores_of_each(outputs, targets, 5), strict=True):
+    nothing = torch.empty(0)
+    given = {
+        "x_train": nothing,
+        "y_train": nothing,
+        "x_val": nothing,
+        "y_val": targets,
+        "x_test": nothing,
+        "y_test": nothing,
+    }
+    task = Task(**given, classes=tuple("abcde"))
+    for own, found in zip(outputs, sweep._scores_of_each(task, "val", outputs), strict=True):
         expected = scores(own, targets, 5)
         assert found.keys() == expected.keys()
         for name, value in expected.items():

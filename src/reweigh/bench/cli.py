@@ -1,4 +1,4 @@
-"""The command line: `reweigh run`, `report`, `list` and `data`.
+"""The command line: `reweigh compare`, `predict`, `run`, `report`, `list` and `data`.
 
 Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 130 interrupted.
 """
@@ -102,6 +102,102 @@ def run(
         console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
         return 1
     return 0
+
+
+@app.command(name="compare")
+def compare_command(
+    source: Annotated[str | None, Positional, arg(metavar="SOURCE")] = None,
+    /,
+    target: str = "",
+    budget: str = "2m",
+    model: Repeated = (),
+    method: Repeated = (),
+    metric: str = "",
+    task: Literal["", "binary", "multiclass", "regression"] = "",
+    categorical: Repeated = (),
+    drop: Repeated = (),
+    group: str = "",
+    time: str = "",
+    test: str = "",
+    image_size: int = 32,
+    jobs: int | None = None,
+    runs_dir: Path = Path("runs"),
+) -> int:
+    """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
+
+    Every method is run as written first, then tuned on validation data with the same number of trials for each, then
+    compared on more and more splits until the time is over. The same command goes on where it stopped.
+
+    For example:
+        reweigh compare people.csv --target income
+        reweigh compare people.csv --target income --group sex --budget 10m
+        reweigh compare sales.parquet --target amount --time day --model lightgbm
+        reweigh compare photos/                    # a folder of class folders of images
+        reweigh compare adult                      # a named table, fetched once
+        reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
+
+    Args:
+        source: A CSV, TSV, Parquet or Arrow file, a folder of class folders of images, or the name of a table
+            (`reweigh list data`).
+        target: The column to predict.
+        budget: How long to search, such as 90s, 10m or 1h.
+        model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
+        method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
+            the comparison that counts. `reweigh list methods` shows them.
+        metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, loss, worst_class, worst_group,
+            calibration_error, worst_tenth_loss; rmse (for numbers), mae, r2.
+        task: The kind of target, if it was inferred wrongly.
+        categorical: A column of numbers that are names; repeat for more.
+        drop: A column to leave out; repeat for more.
+        group: A column of groups: every group is scored, and small groups are kept on one side of a split.
+        time: A column of moments: the latest rows are tested on.
+        test: A file of rows to test on, instead of splits.
+        image_size: Height and width that images are scaled to.
+        jobs: Processes at once; all cores if not given.
+        runs_dir: Where runs, reports and models are kept.
+    """
+    from reweigh.bench.compare import command
+
+    question = command.question_of(
+        source,
+        target=target,
+        task=task,
+        categorical=categorical,
+        drop=drop,
+        group=group,
+        time=time,
+        test=test,
+        image_size=image_size,
+    )
+    asked = command.Asked(
+        question=question,
+        models=model,
+        methods=method,
+        metric=metric,
+        budget=command.seconds(budget),
+        jobs=jobs or os.cpu_count() or 1,
+        runs_dir=runs_dir,
+    )
+    return command.compare(asked, Console())
+
+
+@app.command(name="predict")
+def predict_command(
+    model: Annotated[Path, Positional, arg(metavar="MODEL")],
+    rows: Annotated[Path, Positional, arg(metavar="ROWS")],
+    /,
+    out: Annotated[Path, arg(aliases=["-o"])],
+) -> int:
+    """Predict with a model that `reweigh compare` kept: the rows, with predictions and probabilities added.
+
+    Args:
+        model: The model's folder; `reweigh compare` prints it.
+        rows: A file with the columns of training, or a folder of images.
+        out: Where to write: a name ending in .csv, .tsv or .parquet.
+    """
+    from reweigh.bench.compare import command
+
+    return command.predict(model, rows, out, Console())
 
 
 @app.command(name="report")

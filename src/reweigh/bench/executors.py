@@ -128,10 +128,23 @@ class Workers:
         )
 
 
-def execute(specs: Sequence[Spec], root: Path, *, workers: Workers, display: Display, title: str) -> list[Failure]:
+class OutOfTimeError(RuntimeError):
+    """The time that was given is over; what had finished is on disk."""
+
+
+def execute(
+    specs: Sequence[Spec],
+    root: Path,
+    *,
+    workers: Workers,
+    display: Display,
+    title: str,
+    deadline: float | None = None,
+) -> list[Failure]:
     """Do every run that is not done yet; returns those that failed.
 
     Runs that another command is working on are waited for, and taken over if it dies: what follows may depend on them.
+    At the `deadline`, a moment of `time.monotonic`, an `OutOfTimeError` leaves the rest undone.
     """
     groups = [g for g in grouped(specs, workers.jobs) if not _done(g, root)]
     display.stage(title, groups, sum(Run(s, root).done for s in specs))
@@ -139,6 +152,8 @@ def execute(specs: Sequence[Spec], root: Path, *, workers: Workers, display: Dis
     waiting = {workers.submit(g, root): g for g in groups}
     taken: list[Sequence[Spec]] = []
     while waiting or taken:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTimeError(f"the time was over in the middle of: {title}")
         if not waiting:
             time.sleep(_PATIENCE)
             waiting = {workers.submit(g, root): g for g in taken if not _done(g, root)}

@@ -57,9 +57,14 @@ def question(recipe_name: str, options: Options) -> Question:
     )
     if changed:  # cells that only differed in what the user fixed are now one
         cells = tuple({str(sorted(c.settings.items(), key=str)): c for c in cells}.values())
+    rows = {
+        label: dataclasses.replace(row, settings={k: v for k, v in row.settings.items() if k not in changed})
+        for label, row in table.rows.items()
+    }
     table = dataclasses.replace(
         table,
         cells=cells,
+        rows=rows,
         seeds=table.seeds if options.seeds is None else options.seeds,
         trials=table.trials if options.trials is None else options.trials,
     )

@@ -36,10 +36,18 @@ class Live:
         self.weights: Tensor | None = None
         self._following: Any = self.state
 
-    def __call__(self, losses: Tensor, sample_weight: Tensor | None = None, count: Any = None) -> Tensor:
+    def __call__(
+        self,
+        losses: Tensor,
+        sample_weight: Tensor | None = None,
+        count: Any = None,
+        groups: Tensor | None = None,
+    ) -> Tensor:
         """The loss to descend."""
         self.losses = losses.detach()
-        weighed = self.objective.weigh(self.losses, state_like(self.state, self.losses), measure=sample_weight)
+        weighed = self.objective.weigh(
+            self.losses, state_like(self.state, self.losses), measure=sample_weight, groups=groups
+        )
         self.weights, self._following = weighed.weights, weighed.state
         loss = descend(losses, weighed, sample_weight, count)
         return loss if self.factor == 1.0 else loss * self.factor
@@ -148,10 +156,14 @@ class Fitting:
         def objective(losses: Tensor) -> Tensor:
             own = self.loss.sample_weight(y, progress)
             drawn = self.sampler.sample_weight(indices, losses.detach())
+            groups = None if self.task.groups is None else self.task.groups[indices]
+            # A regulariser that a model has of its own is no unit's loss: it comes after weighting.
+            penalty: Tensor | float = getattr(self.model, "penalty", 0.0)
             if drawn is None:
-                return self.live(losses, own)
+                return self.live(losses, own, groups=groups) + penalty
             # Correction factors make the estimate unbiased for the mean over the data, so the count divides it.
-            return self.live(losses, drawn if own is None else drawn * own, count=len(indices))
+            measure = drawn if own is None else drawn * own
+            return self.live(losses, measure, count=len(indices), groups=groups) + penalty
 
         closure = Closure(
             model=self.model,

@@ -41,6 +41,14 @@ class Question:
             raise ValueError(f"cell {cell.name!r} sets {sorted(unknown)}, which the recipe does not have.")
         return {**self.settings, **cell.settings}
 
+    def row_settings(self, cell: Cell, label: str) -> dict[str, Any]:
+        """The settings of one row of a column."""
+        own = self.table.row(label).settings
+        unknown = set(own) - set(self.settings)
+        if unknown:
+            raise ValueError(f"row {label!r} sets {sorted(unknown)}, which the recipe does not have.")
+        return {**self.cell_settings(cell), **own}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -78,9 +86,10 @@ def tuning(question: Question) -> list[Spec]:
     for cell in table.cells:
         if table.trials_of(cell) < 2:
             continue
-        settings = question.cell_settings(cell)
         for text in table.methods_of(cell):
-            found = trials(text, settings["lr"], table.trials_of(cell), as_written=table.as_written)
+            settings = question.row_settings(cell, text)
+            written = table.row(text).method
+            found = trials(written, settings["lr"], table.trials_of(cell), as_written=table.as_written)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -118,7 +127,9 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
 def as_written(question: Question) -> dict[tuple[str, str], Trial]:
     """Every method as written, at the baseline's learning rate."""
     return {
-        (cell.name, text): Trial(method=str(method(text)), lr=question.cell_settings(cell)["lr"])
+        (cell.name, text): Trial(
+            method=str(method(question.table.row(text).method)), lr=question.row_settings(cell, text)["lr"]
+        )
         for cell in question.table.cells
         for text in question.table.methods_of(cell)
     }
@@ -132,12 +143,12 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> l
     """The runs that are reported: each method as tuned, and normalised re-weighting, on the same seeds."""
     specs: list[Spec] = []
     for cell in question.table.cells:
-        settings = question.cell_settings(cell)
         rows = {m: chosen[cell.name, m] for m in question.table.methods_of(cell) if (cell.name, m) in chosen}
-        if _controlled(question, rows):
+        if _controlled(question, cell, rows):
             normalised = _with(method(rows[question.table.primary].method), {"normalize": "mean"})
             rows[NORMALISED] = Trial(method=str(normalised), lr=rows[BASELINE].lr)
         for label, trial in rows.items():
+            settings = question.row_settings(cell, question.table.primary if label == NORMALISED else label)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -166,11 +177,11 @@ def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]
     return controls
 
 
-def _controlled(question: Question, rows: Mapping[str, Trial]) -> bool:
+def _controlled(question: Question, cell: Cell, rows: Mapping[str, Trial]) -> bool:
     """Whether there is a scale to control: other methods' weights have mean one already."""
     primary = rows.get(question.table.primary)
     return (
-        question.table.controls
+        question.table.controls_of(cell)
         and primary is not None
         and BASELINE in rows
         and hasattr(method(primary.method).objective, "normalize")

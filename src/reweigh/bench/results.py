@@ -91,6 +91,9 @@ class Results:
     superseded: Sequence[Run] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     extra: Sequence[Figure] = ()
+    #: What is said first, where the question has an answer of its own; the verdict's words otherwise.
+    headline: str = ""
+    details: Sequence[str] = ()
 
 
 def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
@@ -109,12 +112,21 @@ def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
     found: list[Results] = []
     for name, runs in sorted(by_recipe.items()):
         recipe: Any = recipes.load(name)
+        if hasattr(recipe, "results_at"):  # the question is not a preset's, it is written down beside the runs
+            found.append(recipe.results_at(root, runs))
+            continue
         table: Table = recipe.table(preset)
         for variant, members in _variants(table, runs).items():
             results = _results(name, table, variant, members)
             extra = recipe.figures(results) if hasattr(recipe, "figures") else ()
-            found.append(replace(results, extra=tuple(extra)))
+            headline, *details = recipe.answer(results) if hasattr(recipe, "answer") else ("",)
+            found.append(replace(results, extra=tuple(extra), headline=headline, details=tuple(details)))
     return found
+
+
+def of_runs(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
+    """The results of exactly these runs, all of one variant."""
+    return _results(recipe, table, "", runs)
 
 
 def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -122,7 +134,7 @@ def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
     known = {cell.name: cell for cell in table.cells}
     groups: dict[str, list[Run]] = collections.defaultdict(list)
     for run in runs:
-        groups[json.dumps(_open_settings(run, known.get(run.spec.cell)), sort_keys=True)].append(run)
+        groups[json.dumps(_open_settings(table, run, known.get(run.spec.cell)), sort_keys=True)].append(run)
     variants: list[tuple[dict[str, Any], list[Run]]] = []
     # Cells that leave most open say most about which variant they are of: they come first, then the larger groups.
     for text, members in sorted(groups.items(), key=lambda item: (-len(json.loads(item[0])), -len(item[1]))):
@@ -140,9 +152,11 @@ def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
     return dict(sorted(named.items()))
 
 
-def _open_settings(run: Run, cell: Cell | None) -> dict[str, Any]:
-    """A run's settings without the tuned rate and without what its cell sets, unless it was run otherwise."""
-    fixed = {} if cell is None else {name: json.dumps(value) for name, value in cell.settings.items()}
+def _open_settings(table: Table, run: Run, cell: Cell | None) -> dict[str, Any]:
+    """A run's settings without the tuned rate and without what its cell or row sets, unless it was run otherwise."""
+    copied = {plan.NORMALISED: table.primary, plan.SCALED_BASELINE: plan.BASELINE}
+    row = table.row(copied.get(run.spec.label, run.spec.label))
+    fixed = {name: json.dumps(v) for name, v in {**(cell.settings if cell else {}), **row.settings}.items()}
     settings = run.spec.settings.items()
     return {name: value for name, value in settings if name != "lr" and fixed.get(name) != json.dumps(value)}
 
@@ -240,8 +254,17 @@ def _differences(table: Table, rows: Mapping[str, Row]) -> dict[str, stats.Diffe
         ours = [row.outcomes[s].value for s in seeds]
         theirs = [baseline.outcomes[s].value for s in seeds]
         if all(math.isfinite(v) for v in ours + theirs):  # a diverged row is reported as such
-            found[label] = stats.paired(ours, theirs, primary=label == table.primary)
+            found[label] = difference(table, ours, theirs, primary=label == table.primary)
     return stats.corrected(found)
+
+
+def difference(
+    table: Table, ours: Sequence[float], theirs: Sequence[float], *, primary: bool = False
+) -> stats.Difference:
+    """The difference of two rows by the table's own statistics: seeds may be independent, or splits that overlap."""
+    if table.overlap:
+        return stats.resampled(ours, theirs, test_share=table.overlap, primary=primary)
+    return stats.paired(ours, theirs, primary=primary)
 
 
 def _provenance(runs: Sequence[Run]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from reweigh.bench.runs import Record
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.tally import EpochTally
 from reweigh.bench.task import Task
-from reweigh.method import Built, Context, Method
+from reweigh.method import Built, Method
 from reweigh.objectives._base import Objective, state_like
 
 #: What compiling a step costs, with a margin, and what it saves a step: calls into torch, and passes over the
@@ -60,6 +60,8 @@ def group_key(method: Method, training: Training) -> str | None:
     Numbers may differ between members; everything else is part of the key.
     """
     if any(slot in ("sampler", "step", "average") for slot, _ in method.parts()):
+        return None
+    if "n_groups" in getattr(method.objective, "needs", ()):
         return None
     structure = [_structure(method.objective), "" if method.loss is None else repr(method.loss)]
     rest = dataclasses.replace(training, lr=1.0, weight_decay=0.0)
@@ -115,9 +117,9 @@ class _Group:
         self.model = _StackedModel(models, tasks[0].x_train.ndim)
         self.x, self.y = _Rows([t.x_train for t in tasks]), _Rows([t.y_train for t in tasks])
         self.n = len(tasks[0].x_train)
-        built: list[Built] = [
-            m.method.build(Context(n=self.n, class_counts=m.task.class_counts, targets=m.task.y_train)) for m in members
-        ]
+        self.batch_size = min(self.training.batch_size, self.n)
+        self.steps = -(-self.n // self.batch_size) * self.training.epochs
+        built: list[Built] = [m.method.build(m.task.context(self.steps)) for m in members]
         if any(b.loss != built[0].loss for b in built):
             raise ValueError("members of a group must have the same class counts when their loss depends on them.")
         self.loss = built[0].loss
@@ -125,14 +127,12 @@ class _Group:
         self.objective, self.numbers = _stack_objectives([b.objective for b in built], reference.dtype)
         fresh = state_like(built[0].objective.init(), reference)
         self.state: Any = {k: torch.stack([v] * len(members)) for k, v in fresh.items()} if fresh else ()
-        self.batch_size = min(self.training.batch_size, self.n)
         self.samplers = {
             seed: built[0].sampler.start(self.n, batch_size=self.batch_size, seed=seed, num_replicas=1, rank=0)
             for seed in dict.fromkeys(m.seeds.integer("order") for m in members)
         }
-        self.steps = -(-self.n // self.batch_size) * self.training.epochs
         self.step = 0
-        self.optimizer = _StackedOptimizer(self.model.parameters, members, self.steps)
+        self.optimizer = StackedOptimizer(self.model.parameters, [m.training for m in members], self.steps)
         self.tally = EpochTally(len(members), self.n, _stack([t.noisy for t in tasks]))
         self.scale = _stack_scales(members, self.steps, reference.dtype)
         self.mean_weights: list[Tensor] = []
@@ -235,7 +235,7 @@ class _Group:
         for part in ("val", "test"):
             for chosen, task in _by_identity([m.task for m in self.members]):
                 outputs = self.model.predict(chosen, getattr(task, f"x_{part}"))
-                found = _scores_of_each(outputs, getattr(task, f"y_{part}"), len(task.classes))
+                found = _scores_of_each(task, part, outputs)
                 for k, own in zip(chosen, found, strict=True):
                     records[k] |= {f"{part}/{name}": value for name, value in own.items()}
         if epoch + 1 == self.training.epochs:
@@ -357,20 +357,20 @@ def _compile(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[.
     return run
 
 
-class _StackedOptimizer:
+class StackedOptimizer:
     """SGD, Adam and AdamW over stacked parameters, with a learning rate and weight decay for each member.
 
     The same updates as torch's optimisers, which know one rate for a whole tensor.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], members: Sequence[Member], steps: int) -> None:
-        self.training = members[0].training
+    def __init__(self, parameters: Sequence[Tensor], trainings: Sequence[Training], steps: int) -> None:
+        self.training = trainings[0]
         dtype = parameters[0].dtype
         buffers = 2 if self.training.optimizer != "sgd" else int(self.training.momentum != 0)
         self.state = [[torch.zeros_like(p) for p in parameters] for _ in range(buffers)]
-        decay = torch.tensor([m.training.weight_decay for m in members], dtype=dtype)
+        decay = torch.tensor([training.weight_decay for training in trainings], dtype=dtype)
         self.decay = decay if bool(decay.any()) else None
-        rate = torch.tensor([m.training.lr for m in members], dtype=torch.float64)
+        rate = torch.tensor([training.lr for training in trainings], dtype=torch.float64)
         factor = torch.tensor([self.training.rate_factor(i, steps) for i in range(steps)], dtype=torch.float64)
         done = torch.arange(1, steps + 1, dtype=torch.float64)
         self._rates = (factor[:, None] * rate).to(dtype)
@@ -466,8 +466,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _scores_of_each(outputs: Tensor, targets: Tensor, classes: int) -> list[dict[str, Any]]:
-    """What `task.scores` tells, for outputs `(members, examples, classes)` on the same targets."""
+def _scores_of_each(task: Task, part: str, outputs: Tensor) -> list[dict[str, Any]]:
+    """What `Task.score` tells, for outputs `(members, examples, classes)` on the same targets.
+
+    The scores that every task has are computed for all members at once; a task's own are asked for one by one.
+    """
+    if task.scorer is not None:
+        return [task.scorer(part, own) for own in outputs]
+    targets, classes = task.y_val if part == "val" else task.y_test, len(task.classes)
     right = (outputs.argmax(-1) == targets).double()
     counts = torch.bincount(targets, minlength=classes)
     per_class = right @ nn.functional.one_hot(targets, classes).double() / counts.clamp(min=1)

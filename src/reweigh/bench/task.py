@@ -18,8 +18,8 @@ class Task:
 
     Hyper-parameters and epochs are chosen on the validation part; the test part is only ever reported. `noisy` tells
     which training labels were corrupted on purpose, `meta` is a small clean and balanced set for the methods that
-    ask for one, `rows` says which rows of the data the training examples are, and `scorer` makes the scores of a part
-    (`"val"` or `"test"`) of the outputs where accuracy and log-loss are not enough.
+    ask for one, `groups` the group of each training example for objectives over groups, and `scorer` makes the scores
+    of a part (`"val"` or `"test"`) of the outputs where accuracy and log-loss are not enough.
     """
 
     x_train: Tensor
@@ -31,7 +31,8 @@ class Task:
     classes: tuple[str, ...]
     noisy: Tensor | None = None
     meta: tuple[Tensor, Tensor] | None = None
-    rows: Tensor | None = None
+    groups: Tensor | None = None
+    n_groups: int | None = None
     scorer: Callable[[str, Tensor], dict[str, Any]] | None = None
 
     def score(self, part: str, outputs: Tensor) -> dict[str, Any]:
@@ -45,6 +46,7 @@ class Task:
         return Context(
             n=len(self.x_train),
             class_counts=self.class_counts or None,
+            n_groups=self.n_groups,
             targets=self.y_train,
             meta_loader=self.meta,
             steps=steps,
@@ -64,8 +66,8 @@ class Task:
 
 
 @torch.no_grad()
-def predict(model: Callable[[Tensor], Tensor], x: Tensor, batch: int = 1024) -> Tensor:
-    """The model's outputs, a batch at a time."""
+def predict(model: Callable[[Tensor], Tensor], x: Tensor, batch: int = 256) -> Tensor:
+    """The model's outputs, a batch at a time: one small enough that what convolutions pass on stays in the cache."""
     return torch.cat([model(part) for part in x.split(batch)])
 
 

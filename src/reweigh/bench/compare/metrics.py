@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
-from sklearn import metrics as sk
+from scipy import special, stats
 
 Floats = np.ndarray[Any, Any]
 
@@ -45,7 +44,9 @@ REGRESSION = (
 )
 
 
-def classification(logits: Floats, targets: Floats, classes: int, groups: Floats | None = None) -> dict[str, Any]:
+def classification(
+    logits: Floats, targets: Floats, classes: int, groups: Floats | None = None, n_groups: int = 0
+) -> dict[str, Any]:
     """Scores of a classifier from its logits `(n, classes)`.
 
     Classes without a test row have no accuracy, and metrics that need them are left out of the record's means.
@@ -69,12 +70,13 @@ def classification(logits: Floats, targets: Floats, classes: int, groups: Floats
         "worst_tenth_loss": worst_tenth(losses),
     }
     if groups is not None:
-        scores |= by_group(right, groups, worst=min)
+        scores |= by_group(right, groups, n_groups, worst=min)
     return scores
 
 
-def regression(predicted: Floats, targets: Floats, groups: Floats | None = None) -> dict[str, Any]:
+def regression(predicted: Floats, targets: Floats, groups: Floats | None = None, n_groups: int = 0) -> dict[str, Any]:
     """Scores of a regression, in the units of the target as given."""
+    targets = targets.reshape(-1)
     errors = predicted.astype(np.float64).reshape(-1) - targets.astype(np.float64)
     squares = errors**2
     spread = float(np.var(targets.astype(np.float64)))
@@ -86,7 +88,7 @@ def regression(predicted: Floats, targets: Floats, groups: Floats | None = None)
         "worst_tenth_loss": worst_tenth(squares),
     }
     if groups is not None:
-        scores |= by_group(squares, groups, worst=max)
+        scores |= by_group(squares, groups, n_groups, worst=max)
         scores["worst_group"] = float(np.sqrt(scores["worst_group"]))
         scores["group_score"] = [float(np.sqrt(s)) for s in scores["group_score"]]
     return scores
@@ -94,12 +96,15 @@ def regression(predicted: Floats, targets: Floats, groups: Floats | None = None)
 
 def auroc(probabilities: Floats, targets: Floats, present: Floats) -> float:
     """Area under the ROC curve: of the second class, or one class against the rest averaged over classes."""
-    if present.sum() < 2:
+    if present.sum() < 2 or not np.isfinite(probabilities).all():
         return math.nan
-    if probabilities.shape[1] == 2:
-        return float(sk.roc_auc_score(targets, probabilities[:, 1]))
-    areas = [sk.roc_auc_score(targets == c, probabilities[:, c]) for c in np.flatnonzero(present)]
-    return float(np.mean(areas))
+    chosen = np.array([1]) if probabilities.shape[1] == 2 else np.flatnonzero(present)
+    # The area is the share of pairs in the right order, which ranks tell of all classes in one go.
+    ranks = stats.rankdata(probabilities[:, chosen], axis=0)
+    own = targets[:, None] == chosen
+    positive = own.sum(axis=0)
+    pairs = positive * (len(targets) - positive)
+    return float((((ranks * own).sum(axis=0) - positive * (positive + 1) / 2) / pairs).mean())
 
 
 def calibration_error(confidence: Floats, right: Floats) -> float:
@@ -116,8 +121,8 @@ def worst_tenth(losses: Floats) -> float:
     return float(np.sort(losses)[-k:].mean())
 
 
-def by_group(values: Floats, groups: Floats, *, worst: Any) -> dict[str, Any]:
+def by_group(values: Floats, groups: Floats, n_groups: int = 0, *, worst: Any) -> dict[str, Any]:
     """The mean of each group (in the order of its index) and the worst of them."""
-    counts = np.bincount(groups)
-    means = np.bincount(groups, weights=values) / np.maximum(counts, 1)
+    counts = np.bincount(groups, minlength=n_groups)
+    means = np.bincount(groups, weights=values, minlength=n_groups) / np.maximum(counts, 1)
     return {"group_score": means.tolist(), "worst_group": float(worst(means[counts > 0]))}

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from reweigh.bench import data, tables
 from reweigh.bench.compare import metrics
-from reweigh.bench.data import longtail_indices
+from reweigh.bench.data import image_folder
 from reweigh.bench.seeds import Seeds
-from reweigh.bench.tables import Encoder, Schema, TableError
+from reweigh.bench.tables import Encoder, Schema, Split, TableError
 from reweigh.bench.tables import named as named_tables
 from reweigh.bench.task import Task
 
@@ -26,6 +26,8 @@ Array = np.ndarray[Any, Any]
 #: What is compared on when nothing is named: scikit-learn's digits, thinned to a long tail.
 EMBEDDED = "digits"
 _EMBEDDED_IMBALANCE = 20.0
+#: Shares of the rows that are tested on, and that choose hyper-parameters and epochs.
+_TEST, _VAL = 0.2, 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class Question:
         Of the file, so that a changed file is another question.
     target, task, categorical, drop, group, time, test
         As on the command line; empty for what was not given.
+    image_size
+        Height and width that the images of a folder are scaled to.
     """
 
     source: str = EMBEDDED
@@ -51,31 +55,74 @@ class Question:
     group: str = ""
     time: str = ""
     test: str = ""
+    image_size: int = 32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Images:
+    """A folder of images in memory: uint8 NHWC, the class of each, and the file it came from."""
+
+    x: Array
+    y: Array
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """A question with its data read: what it is about, and how a seed deals it out."""
+    """A question with its data read: what it is about, and where its rows are.
+
+    `rows` counts rows with a target, `test_share` is the share of them that a split tests on, and `test_rows` are
+    the rows that every split tests on, where they are given. `imbalance` thins the classes of the training rows.
+    """
 
     name: str
     kind: str
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
-    groups: tuple[str, ...]
     rows: int
     notes: tuple[str, ...]
-    #: Share of all rows that a split tests on.
     test_share: float
-    images: bool = False
+    groups: tuple[str, ...] = ()
+    imbalance: float = 1.0
+    test_rows: Array | None = field(default=None, repr=False)
     frame: pl.DataFrame | None = field(default=None, repr=False)
     schema: Schema | None = field(default=None, repr=False)
-    test_rows: Array | None = field(default=None, repr=False)
-    dataset: data.Dataset | None = field(default=None, repr=False)
+    images: Images | None = field(default=None, repr=False)
 
     @property
     def regression(self) -> bool:
         """Whether a number is predicted and not a class."""
         return self.kind == "regression"
+
+    @property
+    def table(self) -> tuple[pl.DataFrame, Schema]:
+        """The rows of a table, and what is in them."""
+        assert self.frame is not None
+        assert self.schema is not None
+        return self.frame, self.schema
+
+    @property
+    def labels(self) -> Array | None:
+        """The class of every row as an index; None for a regression."""
+        if self.regression:
+            return None
+        if self.images is not None:
+            return self.images.y
+        frame, schema = self.table
+        return tables.ClassTarget(name=schema.target, classes=schema.classes).transform(frame.get_column(schema.target))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """How images become numbers: their size, and mean and deviation of the training images' channels."""
+
+    size: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def transform(self, x: Array) -> Tensor:
+        """Images (uint8, NHWC) as a model takes them."""
+        return data.normalize(data.as_tensor(np.ascontiguousarray(x)), self.mean, self.deviation)
 
 
 def hash_of(source: str) -> str:
@@ -90,66 +137,103 @@ def hash_of(source: str) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=1)
 def load(question: Question) -> Problem:
     """Read the data of a question; a process reads it once."""
     path = Path(question.source)
-    if question.source == EMBEDDED:
-        return _digits()
     if path.is_dir():
-        return _image_folder(path)
-    if question.source in named_tables.names() and not path.exists():
+        return _image_folder(path, question)
+    if not path.exists() and question.source == EMBEDDED:
+        return _digits()
+    if not path.exists() and question.source in named_tables.names():
         found = named_tables.load(question.source, download=True)
         test_rows = None if found.test_rows is None else np.asarray(found.test_rows)
         return _table(question, found.frame, question.target or found.target, test_rows, found.notes)
     frame = tables.read(path)
     if not question.target:
-        raise TableError(
-            f"`--target` must name the column to predict; {path.name} has {', '.join(map(repr, frame.columns[:12]))}"
-            f"{' …' if len(frame.columns) > 12 else ''}."
-        )
+        raise TableError(f"`--target` must name the column to predict; {path.name} has {tables.listed(frame.columns)}.")
     return _table(question, frame, question.target, None, ())
 
 
-def deal(problem: Problem, seed: int) -> tuple[Task, Encoder | None]:
-    """The task of one seed, and for a table the encoder that its training rows made."""
-    if problem.dataset is not None:
-        return _deal_images(problem, problem.dataset, seed), None
-    assert problem.frame is not None
-    assert problem.schema is not None
-    parts = tables.split(problem.frame, problem.schema, seed=seed, test_rows=problem.test_rows)
-    encoder = Encoder.fit(problem.frame, problem.schema, parts.train)
-    groups = _group_indices(problem)
+def parts_of(problem: Problem, seed: int) -> Split:
+    """Which rows a seed trains on, chooses on and tests on."""
+    if problem.frame is not None and problem.imbalance == 1.0:
+        return tables.split(*problem.table, seed=seed, test=_TEST, val=_VAL, test_rows=problem.test_rows)
+    labels, draw = problem.labels, Seeds(seed).numpy("data")
+    assert labels is not None
+    rest, test = np.arange(len(labels)), problem.test_rows
+    if test is None:
+        rest, test = data.split(labels, _TEST, draw)
+    else:
+        rest = np.setdiff1d(rest, test)
+    if problem.imbalance != 1.0:
+        rest = rest[data.longtail_indices(labels[rest], problem.imbalance, draw)]
+    train, val = data.split(labels[rest], _VAL / (1 - _TEST), draw)
+    return Split(np.sort(rest[train]), np.sort(rest[val]), np.sort(test))
 
-    def numbers(rows: Array) -> Tensor:
-        return torch.from_numpy(encoder.transform(problem.frame, rows))  # pyright: ignore[reportArgumentType]
 
-    def targets(rows: Array) -> Tensor:
-        return torch.tensor(encoder.transform_target(problem.frame, rows))  # pyright: ignore[reportArgumentType]
+def with_test_rows(problem: Problem, parts: Split) -> Split:
+    """The parts for a model to keep: rows that were tested on by chance are trained on, given ones never are.
 
+    The validation part takes the place of the test part; nothing is reported of it.
+    """
+    if problem.test_rows is not None:
+        return Split(parts.train, parts.val, parts.val)
+    return Split(np.sort(np.concatenate([parts.train, parts.test])), parts.val, parts.val)
+
+
+def deal(problem: Problem, parts: Split) -> tuple[Task, Encoder | Pixels]:
+    """The task on these parts, and the preprocessing that its training rows made."""
     rows = {"train": parts.train, "val": parts.val, "test": parts.test}
-    truth = {part: targets(chosen) for part, chosen in rows.items()}
+    if problem.images is not None:
+        images, given = problem.images, problem.labels
+        assert given is not None
+        mean, deviation = data.pixel_statistics(images.x[parts.train])
+        size = int(images.x.shape[1])
+        pixels = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
+        x = {part: pixels.transform(images.x[chosen]) for part, chosen in rows.items()}
+        y = {part: torch.from_numpy(given[chosen]) for part, chosen in rows.items()}
+        return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), pixels
+    frame, schema = problem.table
+    encoder = Encoder.fit(frame, schema, parts.train)
+    x = {part: torch.from_numpy(encoder.transform(frame, chosen)) for part, chosen in rows.items()}
+    y = {part: torch.tensor(encoder.transform_target(frame, chosen)) for part, chosen in rows.items()}
+    groups = _group_indices(problem)
     scale = float(getattr(encoder.target, "deviation", 1.0))
+    if problem.regression:  # as many axes as a model's output has
+        y = {part: column[:, None] for part, column in y.items()}
+    own = None if groups is None else torch.tensor(groups[parts.train])
+    return _task(problem, x, y, _scorer(problem, rows, y, scale, groups), own), encoder
+
+
+def _task(problem: Problem, x: dict[str, Tensor], y: dict[str, Tensor], scorer: Any, groups: Tensor | None) -> Task:
+    return Task(
+        x_train=x["train"],
+        y_train=y["train"],
+        x_val=x["val"],
+        y_val=y["val"],
+        x_test=x["test"],
+        y_test=y["test"],
+        classes=problem.classes,
+        groups=groups,
+        n_groups=len(problem.groups) or None,
+        scorer=scorer,
+    )
+
+
+def _scorer(
+    problem: Problem, rows: dict[str, Array], truth: dict[str, Tensor], scale: float, groups: Array | None
+) -> Any:
+    """Scores of a part's outputs; those of a regression are in the target's own unit, which a person can judge."""
 
     def score(part: str, outputs: Tensor) -> dict[str, Any]:
+        found, true = outputs.detach().numpy(), truth[part].numpy()
         own = None if groups is None else groups[rows[part]]
         if problem.regression:
-            # Back in the target's own unit, which is what a person can judge.
-            return metrics.regression(outputs.numpy() * scale, truth[part].numpy() * scale, own)
-        return metrics.classification(outputs.numpy(), truth[part].numpy(), len(problem.classes), own)
+            return metrics.regression(found * scale, true * scale, own, len(problem.groups))
+        return metrics.classification(found, true, len(problem.classes), own, len(problem.groups))
 
-    task = Task(
-        x_train=numbers(parts.train),
-        y_train=truth["train"],
-        x_val=numbers(parts.val),
-        y_val=truth["val"],
-        x_test=numbers(parts.test),
-        y_test=truth["test"],
-        classes=problem.classes,
-        rows=torch.from_numpy(parts.train),
-        scorer=score,
-    )
-    return task, encoder
+    return score
 
 
 def _table(
@@ -170,14 +254,16 @@ def _table(
     if test_rows is not None and labelled.height != frame.height:
         kept = np.flatnonzero(schema.labels(frame).is_not_null().to_numpy())
         test_rows = np.flatnonzero(np.isin(kept, test_rows))
-    share = 0.2 if test_rows is None else len(test_rows) / labelled.height
-    groups = () if schema.group is None else tuple(labelled.get_column(schema.group).cast(pl.String).unique().sort())
+    share = _TEST if test_rows is None else len(test_rows) / labelled.height
+    groups = () if schema.group is None else _names(labelled.get_column(schema.group)).unique().sort().to_list()
+    if test_rows is not None:
+        notes = (*notes, "Every split tests on the same rows; splits differ in what is trained on.")
     return Problem(
         name=Path(question.source).name,
         kind=schema.task,
         classes=schema.classes,
         class_counts=schema.class_counts,
-        groups=tuple(str(g) for g in groups),
+        groups=tuple(groups),
         rows=labelled.height,
         notes=(*notes, *schema.notes),
         test_share=share,
@@ -187,75 +273,71 @@ def _table(
     )
 
 
+def _names(cells: pl.Series) -> pl.Series:
+    return cells.cast(pl.String).fill_null("(missing)")
+
+
 def _group_indices(problem: Problem) -> Array | None:
     if problem.schema is None or problem.frame is None or problem.schema.group is None:
         return None
-    names = problem.frame.get_column(problem.schema.group).cast(pl.String)
-    return names.replace_strict(list(problem.groups), list(range(len(problem.groups))), default=0).to_numpy()
+    names = _names(problem.frame.get_column(problem.schema.group))
+    return names.replace_strict(list(problem.groups), list(range(len(problem.groups)))).to_numpy()
 
 
 def _digits() -> Problem:
-    dataset = data.load("digits")
-    counts = data.longtail_counts(10, _EMBEDDED_IMBALANCE, int(dataset.counts()[0].min()))
+    """The embedded images as a table of pixels, so that a row to predict is a row of numbers."""
+    digits = data.load("digits")
+    x = np.concatenate([digits.x_train, digits.x_test])
+    x = x.reshape(len(x), -1)
+    columns = {f"pixel_{i // 8}_{i % 8}": x[:, i].astype(np.int16) for i in range(x.shape[1])}
+    labels = np.concatenate([digits.y_train, digits.y_test])
+    frame = pl.DataFrame(columns | {"digit": labels})
+    counts = data.longtail_counts(10, _EMBEDDED_IMBALANCE, int(digits.counts().min()))
     return Problem(
         name="scikit-learn's digits, thinned to a long tail",
         kind="multiclass",
-        classes=dataset.classes,
+        classes=digits.classes,
         class_counts=tuple(counts),
-        groups=(),
-        rows=sum(counts),
+        rows=sum(counts) + len(digits.y_test),
         notes=(
-            f"Class 0 keeps {counts[0]} images and class 9 keeps {counts[-1]}; the test images are balanced.",
-            "Each split draws other images and holds other ones out for validation.",
+            f"Of the images to train on, digit 0 keeps {counts[0]} and digit 9 keeps {counts[-1]}; the "
+            f"{len(digits.y_test)} test images are balanced.",
+            "Each split draws other images to keep, and other ones of them for validation.",
         ),
-        test_share=0.3,
-        images=False,
-        dataset=dataset,
+        test_share=len(digits.y_test) / len(labels),
+        imbalance=_EMBEDDED_IMBALANCE,
+        test_rows=np.arange(len(digits.y_train), len(labels)),
+        frame=frame,
+        schema=tables.describe(frame, target="digit", task="multiclass"),
     )
 
 
-def _image_folder(path: Path) -> Problem:
-    dataset = data.load(f"image_folder:folder={path.name}", root=path.parent)
-    counts = np.bincount(dataset.y_train, minlength=len(dataset.classes))
+def _image_folder(path: Path, question: Question) -> Problem:
+    files = image_folder.find(path.resolve().parent, path.resolve().name, question.image_size)
+    if not files:
+        raise TableError(
+            f"the folder {path} has no images in subfolders. Put the images of each class into a folder named after it."
+        )
+    x, y, classes = image_folder.labelled(files, question.image_size, grey=False)
+    counts = np.bincount(y, minlength=len(classes))
+    if counts.min() < 5:
+        rare = classes[int(counts.argmin())]
+        raise TableError(
+            f"the class {tables.quoted(rare)} has {counts.min()} images, and a split needs at least 5 of each. Add "
+            "images, or remove the folder."
+        )
+    # .../train/<class>/ and .../test/<class>/, or .../<class>/ alone
+    parts = np.array([file.parent.parent.name for file in files])
+    given = (path / "train").is_dir() and (path / "test").is_dir()
+    test_rows = np.flatnonzero(parts == "test") if given else None
     return Problem(
-        name=path.name,
-        kind="binary" if len(dataset.classes) == 2 else "multiclass",
-        classes=dataset.classes,
+        name=path.resolve().name,
+        kind="binary" if len(classes) == 2 else "multiclass",
+        classes=classes,
         class_counts=tuple(counts.tolist()),
-        groups=(),
-        rows=len(dataset.y_train) + len(dataset.y_test),
-        notes=(),
-        test_share=len(dataset.y_test) / (len(dataset.y_train) + len(dataset.y_test)),
-        images=True,
-        dataset=dataset,
-    )
-
-
-def _deal_images(problem: Problem, dataset: data.Dataset, seed: int) -> Task:
-    """Images of one seed; the embedded digits are thinned anew, a folder is split anew for validation."""
-    draw = Seeds(seed).numpy("data")
-    kept = np.arange(len(dataset.y_train))
-    if not problem.images:
-        kept = longtail_indices(dataset.y_train, _EMBEDDED_IMBALANCE, draw)
-    train, val = data.split(dataset.y_train[kept], 0.25, draw)
-    mean, deviation = data.pixel_statistics(dataset.x_train)
-
-    def images(part: Array) -> Tensor:
-        return data.normalize(data.as_tensor(np.ascontiguousarray(part)), mean, deviation)
-
-    truth = {"val": dataset.y_train[kept[val]], "test": dataset.y_test}
-
-    def score(part: str, outputs: Tensor) -> dict[str, Any]:
-        return metrics.classification(outputs.numpy(), truth[part], len(dataset.classes))
-
-    return Task(
-        x_train=images(dataset.x_train[kept[train]]),
-        y_train=torch.from_numpy(dataset.y_train[kept[train]]),
-        x_val=images(dataset.x_train[kept[val]]),
-        y_val=torch.from_numpy(truth["val"]),
-        x_test=images(dataset.x_test),
-        y_test=torch.from_numpy(dataset.y_test),
-        classes=dataset.classes,
-        rows=torch.from_numpy(kept[train]),
-        scorer=score,
+        rows=len(y),
+        notes=(f"{len(y)} images of {len(classes)} classes, scaled to {x.shape[1]} x {x.shape[2]} (`--image-size`).",),
+        test_share=_TEST if test_rows is None else len(test_rows) / len(y),
+        test_rows=test_rows,
+        images=Images(x=x, y=y, files=tuple(str(file.relative_to(path.resolve())) for file in files)),
     )

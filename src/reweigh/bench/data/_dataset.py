@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Kind = Literal["images", "table"]
+Kind = Literal["images", "table", "text", "checkpoint"]
 
 
 class Arrays(NamedTuple):
@@ -63,7 +63,7 @@ class Card:
     Parameters
     ----------
     kind
-        `"images"` (uint8, NHWC) or `"table"` (float32).
+        `"images"` (uint8, NHWC), `"table"` (float32), `"text"` or `"checkpoint"`.
     size
         Numbers of examples, shape and classes, in words.
     licence

@@ -54,12 +54,7 @@ def find(root: Path, folder: Any = "images", size: int = 32, grey: bool = False)
 
 def read_files(files: list[Path], folder: Any = "images", size: int = 32, grey: bool = False) -> Arrays:
     """The images, scaled, with the names of their folders as classes."""
-    classes = tuple(sorted({path.parent.name for path in files}))
-    if len(classes) < 2:
-        raise ValueError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
-    label = {name: number for number, name in enumerate(classes)}
-    x = np.stack([_pixels(path, size, grey) for path in files])
-    y = np.array([label[path.parent.name] for path in files], np.int64)
+    x, y, classes = labelled(files, size, grey)
     # Images lie in .../train/<class>/ and .../test/<class>/, or in .../<class>/ alone.
     part = np.array([path.parent.parent.name for path in files])
     if set(part) == {"train", "test"}:
@@ -67,6 +62,26 @@ def read_files(files: list[Path], folder: Any = "images", size: int = 32, grey: 
     else:
         train, test = fixed_split(y, 0.2)
     return Arrays(x[train], y[train], x[test], y[test], classes)
+
+
+def labelled(files: list[Path], size: int, grey: bool) -> tuple[Array, Array, tuple[str, ...]]:
+    """The images of files, the class of each, and the names of the classes: those of the folders they lie in."""
+    classes = tuple(sorted({path.parent.name for path in files}))
+    if len(classes) < 2:
+        raise ValueError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
+    label = {name: number for number, name in enumerate(classes)}
+    y = np.array([label[path.parent.name] for path in files], np.int64)
+    return pixels(files, size, grey), y, classes
+
+
+def pixels(files: list[Path], size: int, grey: bool) -> Array:
+    """The images of files, scaled: uint8, NHWC."""
+    return np.stack([_pixels(path, size, grey) for path in files])
+
+
+def images_below(folder: Path) -> list[Path]:
+    """Every image in a folder and the folders in it, in the order of their paths."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
 def _images(folder: Path) -> list[Path]:

@@ -52,7 +52,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn
     shape
         Shape of one example: (channels, height, width) for images, (features,) for tables.
     classes
-        Number of outputs.
+        Number of outputs; 1 for a regression.
     options
         As the file's own `build` takes them, beside those in `name`; `head="cosine"` for every model.
 
@@ -74,7 +74,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn
     function = _names.module(__name__, _FOLDER, short, "model").build
     chosen = {**written, **options}
     _names.check_options(short, function, chosen)
-    validate.whole("classes", classes, 2)
+    validate.whole("classes", classes, 1)
     return function(tuple(shape), classes, **chosen)
 
 

@@ -7,6 +7,9 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
+#: The recipe behind a command of its own: what it asks is the user's data, not a preset.
+_ELSEWHERE = {"compare": "reweigh.bench.compare.recipe"}
+
 
 def names() -> list[str]:
     """The recipes there are."""
@@ -15,6 +18,8 @@ def names() -> list[str]:
 
 def load(name: str) -> ModuleType:
     """A recipe by name, or an error that suggests a near one."""
+    if name in _ELSEWHERE:
+        return importlib.import_module(_ELSEWHERE[name])
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names())}."

@@ -118,6 +118,12 @@ def load(name: str) -> data.Dataset:
     return data.load(name, root=Path(root) if root else None)
 
 
+@functools.cache
+def _statistics(dataset: data.Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of a data set's pixels, counted once a process."""
+    return data.pixel_statistics(dataset.x_train)
+
+
 def to_task(
     dataset: data.Dataset,
     train: Indices,
@@ -131,7 +137,7 @@ def to_task(
 
     Images are normalised by the mean and deviation of all training images; `train_labels` replace the true ones.
     """
-    mean, deviation = data.pixel_statistics(dataset.x_train)
+    mean, deviation = _statistics(dataset)
 
     def images(part: np.ndarray[Any, Any]) -> Tensor:
         return data.normalize(data.as_tensor(np.ascontiguousarray(part)), mean, deviation)

@@ -21,7 +21,7 @@ class Cell:
         The paper's figure for each row, in the table's unit; rows it does not have are left out.
     stand_in
         What the data stands in for, if it is not the paper's own.
-    methods, seeds, trials
+    methods, seeds, trials, controls
         The table's own unless given: a column that costs more may have fewer.
     """
 
@@ -32,6 +32,23 @@ class Cell:
     methods: tuple[str, ...] | None = None
     seeds: int | None = None
     trials: int | None = None
+    controls: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSpec:
+    """How a row is made whose label is not simply the text of a method.
+
+    Parameters
+    ----------
+    method
+        The method's text.
+    settings
+        Which settings differ from those of the column: the recipe's algorithm, for example, and its learning rate.
+    """
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +63,8 @@ class Table:
         The columns.
     methods
         The rows, as method texts. The baseline `mean` is always among them, and the two scale controls are added.
+    rows
+        What the rows stand for whose label is not the text of their method, by label.
     metric
         The recorded number that is reported, and `metric_name` what it is called.
     select
@@ -61,6 +80,9 @@ class Table:
         Whether tuning keeps the rows' hyper-parameters as they are written and tries learning rates only.
     controls
         Whether the two scale controls run; False only where a factor on the loss cannot matter.
+    overlap
+        The share of rows that each seed tests on, where seeds are splits of *one* data set: their training rows
+        overlap, and the intervals are corrected for it. 0 where seeds are independent.
     notes
         What departs from the paper, for the page.
     """
@@ -78,11 +100,17 @@ class Table:
     smallest: bool = False
     as_written: bool = False
     controls: bool = True
+    overlap: float = 0.0
     notes: tuple[str, ...] = ()
+    rows: Mapping[str, RowSpec] = field(default_factory=dict[str, RowSpec])
 
     def methods_of(self, cell: Cell) -> tuple[str, ...]:
         """The rows of one column."""
         return self.methods if cell.methods is None else cell.methods
+
+    def row(self, label: str) -> RowSpec:
+        """What the row of this label stands for: itself, unless the table says otherwise."""
+        return self.rows.get(label) or RowSpec(method=label)
 
     def seeds_of(self, cell: Cell) -> int:
         """The paired seeds of one column."""
@@ -91,6 +119,10 @@ class Table:
     def trials_of(self, cell: Cell) -> int:
         """The tuning trials of every row of one column."""
         return self.trials if cell.trials is None else cell.trials
+
+    def controls_of(self, cell: Cell) -> bool:
+        """Whether the scale controls of one column run."""
+        return self.controls if cell.controls is None else cell.controls
 
     @property
     def rule(self) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import special
 
+from reweigh.bench import stats
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
@@ -79,7 +80,8 @@ def table(preset: str) -> Table:
         methods=("mean", "rgd") if smoke else ("mean", "rgd", "rgd:tau=3", "rgd:divergence=revkl"),
         metric="slope",
         metric_name="slope of log gap against log T",
-        select="step",
+        select="remaining",
+        smallest=True,
         seeds=2 if smoke else 10,
         trials=1,
         controls=False,
@@ -108,6 +110,7 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
             "epoch": len(gaps),
             "step": length,
             "progress": len(gaps) / len(lengths),
+            "remaining": len(lengths) - len(gaps),
             "gap": gaps[-1],
             "slope": slope,
         }
@@ -178,6 +181,21 @@ def _descend(
         size = settings.lr / np.sqrt(t if settings.schedule == "decaying" else length)
         theta = _project(theta - size * _gradient(objective, x[rows], y[rows], theta), settings.radius)
     return theta
+
+
+def answer(results: Results) -> Sequence[str]:
+    """The slope of the declared row, with its interval over seeds, and what theory says."""
+    primary, found = results.table.primary, list[str]()
+    for cell in results.cells:
+        if primary in cell.rows and len(cell.rows[primary].values) > 1:
+            slope = stats.paired(cell.rows[primary].values, [0.0] * len(cell.rows[primary].values))
+            found.append(f"{slope.mean:.2f} [{slope.low:.2f}, {slope.high:.2f}] with steps of {cell.cell.name}")
+    if not found:
+        return ("",)
+    return (
+        f"The gap of {primary} falls like T to the power {', and '.join(found)}.",
+        "Theory bounds it by log T / sqrt(T): a power of -0.5, up to the logarithm. Steeper is faster.",
+    )
 
 
 def figures(results: Results) -> Sequence[Figure]:

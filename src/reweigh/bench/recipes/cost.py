@@ -56,12 +56,12 @@ class Settings(Supervised):
     turns, steps
         Turns of each method, and steps a turn.
     memory
-        Whether to measure peak memory, which takes two processes of its own for each run.
+        Whether to measure peak memory, on the first seed only: it takes two processes of its own, and hardly varies.
     """
 
     size: int = 8
-    turns: int = 41
-    steps: int = 20
+    turns: int = 21
+    steps: int = 10
     memory: bool = True
 
 
@@ -126,7 +126,7 @@ def table(preset: str) -> Table:
         metric="ratio",
         metric_name="step time over that of plain training",
         select="ratio",
-        seeds=2 if smoke else 5,
+        seeds=2 if smoke else 3,
         trials=1,
         smallest=True,
         controls=False,
@@ -154,10 +154,24 @@ def train(
         "milliseconds": 1e3 * float(np.quantile(times[:, 0], 0.25)) / settings.steps,
         "plain_milliseconds": 1e3 * float(np.quantile(times[:, 1], 0.25)) / settings.steps,
     }
-    if settings.memory:
+    if settings.memory and seed == 0:
         own_mb, plain_mb = (_measured_aside(settings, str(m), seed) for m in (method, _plain()))
         record |= {"peak_mb": own_mb, "plain_peak_mb": plain_mb}
     yield record
+
+
+def answer(results: Results) -> Sequence[str]:
+    """How many times as long a step of the declared row takes."""
+    from reweigh.bench import stats
+
+    primary, found = results.table.primary, list[str]()
+    for cell in results.cells:
+        if primary in cell.rows and len(cell.rows[primary].values) > 1:
+            ratio = stats.paired(cell.rows[primary].values, [0.0] * len(cell.rows[primary].values))
+            found.append(f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] times as long ({cell.cell.name})")
+    if not found:
+        return ("",)
+    return (f"A step of {primary} takes {', and '.join(found)} as one of plain training.",)
 
 
 def figures(results: Results) -> Sequence[Figure]:
@@ -168,7 +182,7 @@ def figures(results: Results) -> Sequence[Figure]:
     for cell in results.cells:
         rows = {
             label: {
-                name: float(np.median([outcome.records[-1].get(name, np.nan) for outcome in row.outcomes.values()]))
+                name: _median([outcome.records[-1].get(name) for outcome in row.outcomes.values()])
                 for name in ("ratio", "milliseconds", "peak_mb", "plain_peak_mb")
             }
             for label, row in cell.rows.items()
@@ -182,6 +196,12 @@ def figures(results: Results) -> Sequence[Figure]:
             )
         )
     return drawn
+
+
+def _median(values: Sequence[float | None]) -> float:
+    """The median of those that were measured."""
+    measured = [value for value in values if value is not None]
+    return float(np.median(measured)) if measured else float("nan")
 
 
 def _dots(name: str, rows: dict[str, dict[str, float]]) -> str:
@@ -308,7 +328,8 @@ def _in_turns(own: _Stepping, plain: _Stepping, settings: Settings) -> np.ndarra
 
 def _measured_aside(settings: Settings, text: str, seed: int) -> float:
     """Peak memory of a training in a process of its own, in megabytes above what it held before."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # imports alone: no method has left anything in the server's memory
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_growth, args=(sender, settings, text, seed))
     process.start()

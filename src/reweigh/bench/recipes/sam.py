@@ -6,13 +6,18 @@ without SAM. Do the two add up?
     reweigh run sam
     reweigh run sam --preset smoke
 
-The `cpu` preset trains WRN-10-1 for a few epochs; the `paper` preset is the WRN-16-8 recipe whose plain accuracy equals
-the paper's, an identification that is a guess, since the network is not named.
+The `cpu` preset trains WRN-10-1 on 4 000 images of Fashion-MNIST for 6 epochs, looks at 2 500 of the test images, and
+has 5 paired seeds and three trials each: enough to see a difference of a point or two, not half of one. The `paper`
+preset is the WRN-16-8 recipe whose plain accuracy equals the paper's, an identification that is a guess, since the
+network is not named.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+
+import torch
 
 from reweigh.bench.data import split
 from reweigh.bench.recipes import _supervised as supervised
@@ -24,7 +29,15 @@ from reweigh.bench.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Supervised):
-    """Settings of the recipe: what every supervised recipe has."""
+    """Settings of the recipe: what every supervised recipe has, and how much of the test set to look at.
+
+    Parameters
+    ----------
+    test_rows
+        Test images, the same for all runs of a seed; 0 takes all.
+    """
+
+    test_rows: int = 0
 
 
 PRESETS = {
@@ -32,12 +45,12 @@ PRESETS = {
     "cpu": Settings(
         data="fashion_mnist",
         model="wrn:depth=10,width=1",
-        rows=6000,
+        rows=4000,
+        test_rows=2500,
         epochs=6,
-        batch_size=128,
+        batch_size=64,
         lr=0.1,
         weight_decay=5e-4,
-        augment=True,
     ),
     "paper": Settings(
         data="cifar10",
@@ -83,7 +96,11 @@ def task(settings: Settings, seeds: Seeds) -> Task:
     dataset, draw = supervised.load(settings.data), seeds.numpy("data")
     chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
     train, val = split(dataset.y_train[chosen], settings.validation, draw)
-    return supervised.to_task(dataset, chosen[train], chosen[val])
+    problem = supervised.to_task(dataset, chosen[train], chosen[val])
+    if not settings.test_rows:
+        return problem
+    looked_at = torch.from_numpy(draw.permutation(len(dataset.y_test))[: settings.test_rows])
+    return dataclasses.replace(problem, x_test=problem.x_test[looked_at], y_test=problem.y_test[looked_at])
 
 
 train, group, train_group = supervised.recipe(task)

@@ -147,15 +147,16 @@ def figures(results: Results) -> Sequence[Figure]:
     names = {"train/mse": "squared error", "frequent": "distance, frequent", "rare": "distance, rare"}
     drawn: list[Figure] = []
     for cell in results.cells:
-        panels: list[str] = []
+        panels = ""
         for name, title in names.items():
             found = {label: s for label in roles if (s := series(cell.rows.get(label), name)) is not None}
             if found:
-                panels.append(lines(found, f"{title}, {cell.cell.name}", roles, "{:g}".format))
+                panel = lines(found, f"{title}, {cell.cell.name}", roles, "{:g}".format)
+                panels += f"<figure><figcaption>{title}</figcaption>{panel}</figure>"
         drawn.append(
             Figure(
                 title="Frequent and rare coordinates",
-                markup='<div class="panels">' + "".join(f"<div>{panel}</div>" for panel in panels) + "</div>",
+                markup=f'<div class="panels">{panels}</div>',
                 caption="Squared error over all rows; distance to the truth on the frequent coordinates, and on the "
                 "rare ones. Mean over seeds. Frequent coordinates are learnt alike; on the rare ones re-weighting wins "
                 "an early lead and keeps it, and the rates become the same as the weights go to one.",

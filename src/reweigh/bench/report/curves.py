@@ -11,12 +11,15 @@ from reweigh.bench.report.numbers import looks, unit
 from reweigh.bench.report.panels import Group, Panel, Series, series
 from reweigh.bench.results import CellResults, Results
 
+#: What only says how far a training is: a rule that selects the end has nothing to draw.
+_CLOCKS = ("step", "progress", "remaining")
+
 
 def curves(results: Results) -> list[Group]:
     """For each cell: what selects, what is reported, and the plain training loss."""
-    names = dict.fromkeys((results.table.select, results.table.metric, "train/loss"))
+    names = [n for n in (results.table.select, results.table.metric, "train/loss") if n not in _CLOCKS]
     groups = [
-        Group(name=cell.cell.name, panels=[p for name in names if (p := _panel(results, cell, name))])
+        Group(name=cell.cell.name, panels=[p for name in dict.fromkeys(names) if (p := _panel(results, cell, name))])
         for cell in results.cells
     ]
     return [group for group in groups if group.panels]

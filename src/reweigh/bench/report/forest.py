@@ -14,6 +14,9 @@ from reweigh.bench.report.svg import element, linear_ticks
 from reweigh.bench.results import CellResults, Results
 from reweigh.bench.stats import Difference
 
+#: Letters of the axis that fit under the narrowest plot.
+_LETTERS = 22
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForestLine:
@@ -100,9 +103,18 @@ def _beyond(end: str, role: str) -> Markup:
     )
 
 
+def _ticks(domain: tuple[float, float], unit: Unit) -> list[float]:
+    """As many round numbers as have room side by side in the narrowest plot."""
+    for count in (4, 3, 2):
+        ticks = linear_ticks(*domain, count)
+        if sum(len(signed(value * unit.scale)) + 1.5 for value in ticks) <= _LETTERS:
+            return ticks
+    return [0.0]
+
+
 def _axis(domain: tuple[float, float], unit: Unit) -> Markup:
     marks: list[Markup] = []
-    for value in linear_ticks(*domain, 4):
+    for value in _ticks(domain, unit):
         at = f"{_percent(value, domain):.2f}%"
         marks.append(element("line", class_="axis", x1=at, x2=at, y1=0, y2=5))
         marks.append(element("text", signed(value * unit.scale), x=at, y=18, class_="tick", text_anchor="middle"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from reweigh.bench import plan
+from reweigh.bench.recipes._table import Table
 from reweigh.bench.results import Results, row_order
 from reweigh.bench.stats import Difference
 
@@ -43,7 +44,7 @@ class Unit:
 
     def tick(self, number: float) -> str:
         """A number on an axis."""
-        return f"{number * self.scale:.4g}{self.sign}"
+        return f"{short(number * self.scale)}{self.sign}"
 
 
 def unit(metric: str, values: Iterable[float]) -> Unit:
@@ -85,7 +86,19 @@ def looks(results: Results) -> dict[str, Look]:
         plan.NORMALISED: "normalised",
         plan.SCALED_BASELINE: "scaled",
     }
-    return {label: Look(label=label, role=roles.get(label, "other"), key=f"m{i}") for i, label in enumerate(labels)}
+    return {
+        label: Look(label=shown(results.table, label), role=roles.get(label, "other"), key=f"m{i}")
+        for i, label in enumerate(labels)
+    }
+
+
+def shown(table: Table, label: str) -> str:
+    """The name of a row for readers: the scale controls are named after the row whose scale they control."""
+    controls = {
+        plan.NORMALISED: f"{table.primary}, mean weight one",
+        plan.SCALED_BASELINE: f"{plan.BASELINE} × mean weight of {table.primary}",
+    }
+    return controls.get(label, label)
 
 
 def stand_ins(results: Results) -> dict[str, str]:
@@ -98,6 +111,12 @@ def stand_ins(results: Results) -> dict[str, str]:
 def signed(number: float) -> str:
     """A difference on an axis."""
     return "0" if abs(number) < 1e-12 else f"{number:+.4g}".replace("-", "−")
+
+
+def short(number: float) -> str:
+    """A number on an axis: four digits, thousands set apart, and a real minus."""
+    grouped = 1e4 <= abs(number) < 1e7 and number == round(number)
+    return (f"{number:,.0f}".replace(",", "\u2009") if grouped else f"{number:.4g}").replace("-", "−")
 
 
 def typeset(text: str) -> str:

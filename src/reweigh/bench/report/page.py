@@ -14,7 +14,8 @@ from reweigh.bench.report.by_setting import by_setting
 from reweigh.bench.report.classes import classes
 from reweigh.bench.report.curves import curves
 from reweigh.bench.report.forest import forest
-from reweigh.bench.report.numbers import breakable, looks, stand_ins, typeset
+from reweigh.bench.report.last_epoch import last_epoch
+from reweigh.bench.report.numbers import breakable, looks, shown, stand_ins, typeset
 from reweigh.bench.report.tabulate import grid, mean_text, title
 from reweigh.bench.report.tuning import tuning
 from reweigh.bench.report.verdict import BASELINE_NAME, verdict
@@ -69,6 +70,7 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
         "table": results.table,
         "looks": list(looks(results).values()),
         "verdict": verdict(results),
+        "last_epoch": last_epoch(results),
         "grid": grid(results),
         "forests": forests,
         "forest_letters": max((len(line.mean + line.interval) + 1 for f in forests for line in f.lines), default=0),
@@ -93,12 +95,12 @@ def _missing(results: Results) -> list[str]:
             continue
         rows = found[cell.name].rows
         wanted = list(results.table.methods_of(cell))
-        if results.table.controls and {results.table.primary, plan.BASELINE} <= set(wanted):
+        if results.table.controls_of(cell) and {results.table.primary, plan.BASELINE} <= set(wanted):
             wanted += [plan.NORMALISED, plan.SCALED_BASELINE]
-        absent = [label for label in wanted if label not in rows]
+        absent = [shown(results.table, label) for label in wanted if label not in rows]
         if absent:
             lines.append(f"{cell.name}: {', '.join(absent)}.")
-        seeds = {label: len(row.outcomes) for label, row in rows.items()}
+        seeds = {shown(results.table, label): len(row.outcomes) for label, row in rows.items()}
         short = [f"{label} ({n})" for label, n in seeds.items() if n < max(seeds.values())]
         if short:
             lines.append(f"{cell.name}: fewer than {max(seeds.values())} seeds for {', '.join(short)}.")
@@ -110,7 +112,8 @@ def _provenance(results: Results) -> dict[str, Any]:
     finished = known.get("finished")
     unfinished: dict[tuple[str, str, str], list[int]] = {}
     for run in results.unfinished:
-        unfinished.setdefault((run.spec.cell, run.spec.label, run.spec.stage), []).append(run.spec.seed)
+        row = (run.spec.cell, shown(results.table, run.spec.label), run.spec.stage)
+        unfinished.setdefault(row, []).append(run.spec.seed)
     return {
         **known,
         "finished": None if finished is None else " to ".join(dict.fromkeys(map(_moment, finished))),

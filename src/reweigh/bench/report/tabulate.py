@@ -14,6 +14,7 @@ from reweigh.bench import stats
 from reweigh.bench.report.numbers import Look, Unit, looks, stand_ins, unit_of
 from reweigh.bench.results import CellResults, Results, Row
 from reweigh.bench.stats import Conclusion, Difference
+from reweigh.method import method
 
 Format = Literal["markdown", "latex", "csv"]
 #: Beside a number: better or worse than the baseline after correction. Nothing means no evidence.
@@ -40,6 +41,15 @@ class Entry:
     def mark(self) -> str:
         """Better or worse than the baseline, as a symbol."""
         return MARKS[self.conclusion] if self.conclusion else ""
+
+    @property
+    def tuned(self) -> str:
+        """The method as it was run, where that is more than its label says."""
+        try:
+            written = str(method(self.row.label))
+        except ValueError:  # a scale control, or a method that is no more
+            written = self.row.label
+        return "" if self.row.method == written else self.row.method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +138,14 @@ def mean_text(mean: float, sd: float, unit: Unit) -> str:
 
 
 def _cell_text(entry: Entry | None, unit: Unit, symbol: str) -> str:
-    """An entry in one line: mean, deviation, mark, difference, interval, and the paper's figure."""
+    """An entry in one line: mean, deviation, mark, difference, interval, the last epoch's mean, the paper's figure."""
     if entry is None:
         return ""
     text = mean_text(entry.mean, entry.sd, unit) + (f" {entry.mark}" if entry.mark else "")
     if entry.difference is not None:
         text += f" ({unit.signed(entry.difference.mean)} {unit.interval(entry.difference)})"
+    if math.isfinite(entry.last_mean) and entry.last_mean != entry.mean:
+        text += f"; last {unit.value(entry.last_mean)}"
     return text if entry.paper is None else f"{text}; paper {entry.paper:.{unit.digits}f}{symbol}"
 
 
@@ -148,7 +160,7 @@ def _legend(results: Results, grid: Grid) -> list[str]:
     seeds = ", ".join(dict.fromkeys(map(str, grid.seeds)))
     found = [
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
-        f"seeds; in brackets the paired difference to the baseline with its 95 % interval.",
+        f"seeds; in brackets the paired difference to the baseline with its 95 % interval; then the last epoch's mean.",
         f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
         f"(Holm) for all rows but {table.primary}, which was declared beforehand.",
     ]

@@ -31,8 +31,8 @@ def terminal(results: Sequence[Results], console: Console) -> None:
             highlight=False,
         )
         said = verdict(one)
-        console.print(f"\n[bold]{escape(said.headline)}[/bold]", highlight=False)
-        for line in said.scale:
+        console.print(f"\n[bold]{escape(one.headline or said.headline)}[/bold]", highlight=False)
+        for line in one.details if one.headline else said.scale:
             console.print(escape(line), highlight=False)
         for sentence in said.sentences:
             colour = _COLOURS[sentence.conclusion]

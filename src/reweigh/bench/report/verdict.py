@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reweigh.bench import plan, stats
+from reweigh.bench import plan
+from reweigh.bench.recipes._table import Table
 from reweigh.bench.report.numbers import Unit, unit_of
-from reweigh.bench.results import CellResults, Results
+from reweigh.bench.results import CellResults, Results, difference
 from reweigh.bench.stats import Conclusion, Difference
 
 BASELINE_NAME = "plain training"
@@ -103,6 +104,8 @@ def _headline(results: Results) -> str:
     primary = results.table.primary
     if total == 1:
         return sentences(results)[0].text
+    if counts["no evidence"] == total:
+        return f"In none of {total} settings is there evidence of a difference between {primary} and {BASELINE_NAME}."
     parts = [
         f"improves on {BASELINE_NAME} in {_count(counts['better'], total)}",
         f"shows no evidence of a difference in {_count(counts['no evidence'], total)}",
@@ -120,17 +123,17 @@ def _control(results: Results, cell: CellResults) -> Control:
         primary=differences.get(results.table.primary),
         normalised=differences.get(plan.NORMALISED),
         scaled=differences.get(plan.SCALED_BASELINE),
-        beyond=_between(cell, results.table.primary, plan.SCALED_BASELINE),
+        beyond=_between(results.table, cell, results.table.primary, plan.SCALED_BASELINE),
     )
 
 
-def _between(cell: CellResults, ours: str, theirs: str) -> Difference | None:
+def _between(table: Table, cell: CellResults, ours: str, theirs: str) -> Difference | None:
     """Two rows of a cell on the seeds they share."""
     if ours not in cell.rows or theirs not in cell.rows:
         return None
     first, second = cell.rows[ours].outcomes, cell.rows[theirs].outcomes
     seeds = [s for s in sorted(set(first) & set(second)) if math.isfinite(first[s].value + second[s].value)]
-    return stats.paired([first[s].value for s in seeds], [second[s].value for s in seeds]) if seeds else None
+    return difference(table, [first[s].value for s in seeds], [second[s].value for s in seeds]) if seeds else None
 
 
 def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
@@ -150,7 +153,11 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
         normalised = sum(concludes(c.normalised, "better") for c in judged)
         scaled = sum(concludes(c.scaled, "better") for c in judged)
         said = ["There is no gain for the scale controls to explain."]
-        if normalised or scaled:
+        if (normalised or scaled) and len(judged) == 1:
+            first = f"weights normalised to mean one {'gain' if normalised else 'do not gain'} over {BASELINE_NAME}"
+            second = f"{BASELINE_NAME} at {primary}'s mean weight {'gains' if scaled else 'does not gain'}"
+            said.append(f"But {first}, and {second}.")
+        elif normalised or scaled:
             said.append(
                 f"But of {len(judged)} settings, weights normalised to mean one gain over {BASELINE_NAME} in "
                 f"{_count(normalised, len(judged))}, and {BASELINE_NAME} at {primary}'s mean weight gains in "

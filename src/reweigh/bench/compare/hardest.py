@@ -1,0 +1,119 @@
+"""The rows a model finds hardest, with their losses and weights through training, and why a label is suspected."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from reweigh.bench.compare.problem import Problem, parts_of
+from reweigh.bench.runs import Run, write_atomically
+from reweigh.bench.suspects import Ranking, suspects
+from reweigh.method import method
+
+Array = np.ndarray[Any, Any]
+
+#: Moments of training whose losses and weights are written down.
+MOMENTS = 8
+#: Rows that are written at most.
+MOST = 1000
+
+
+def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
+    """The mean loss of every row at every epoch over the splits that trained on it; NaN where none did."""
+    total = count = None
+    for run in runs:
+        if not run.has_array("loss_trajectory"):
+            continue
+        losses = run.array("loss_trajectory").astype(np.float32)
+        rows = parts_of(problem, run.spec.seed).train
+        if total is None or count is None:
+            total = np.zeros((len(losses), _height(problem)), np.float32)
+            count = np.zeros_like(total)
+        seen = np.isfinite(losses)
+        total[:, rows] += np.where(seen, losses, 0.0)
+        count[:, rows] += seen
+    if total is None or count is None:
+        return np.full((1, _height(problem)), np.nan, np.float32)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def rank(problem: Problem, losses: Array) -> Ranking:
+    """All rows, most suspicious first; a regression compares each with all."""
+    return suspects(losses, problem.labels)
+
+
+def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str) -> Ranking:
+    """Write the hardest rows as CSV: what they are, how their loss and weight went, and the row itself.
+
+    Parameters
+    ----------
+    problem
+        The data.
+    runs
+        Finished runs of one method on several splits.
+    path
+        The file to write; it is either whole or as it was before.
+    weighed_by
+        The method whose weights are shown; plain training's would all be one.
+    """
+    losses = trajectories(problem, runs)
+    ranking = rank(problem, losses)
+    worst = [i for i in ranking.order[:MOST] if ranking.kind[i] in ("hard", "suspected label error")]
+    if not worst:  # nothing stands out: the twenty with the largest losses are what there is to look at
+        late = np.nan_to_num(ranking.loss, nan=-np.inf)
+        worst = [int(i) for i in np.argsort(-late, kind="stable")[:20] if ranking.kind[i] != "never seen"]
+    moments = np.unique(np.linspace(0, len(losses) - 1, MOMENTS).round().astype(int))
+    weights = _weights(weighed_by, losses[moments])
+    found = {int(suspect.index): suspect for suspect in (ranking._row(int(i)) for i in worst)}  # pyright: ignore[reportPrivateUsage]
+    table: dict[str, Any] = {
+        "row": _row_names(problem, worst),
+        "kind": [found[i].kind for i in worst],
+        "reason": [found[i].reason for i in worst],
+        "score": [round(found[i].score, 4) for i in worst],
+    }
+    last = max(len(losses) - 1, 1)
+    for name, values in (("loss", losses[moments]), ("weight", weights)):
+        for k, moment in enumerate(moments):
+            table[f"{name} at {moment / last:.0%}"] = [round(float(v), 4) for v in values[k, worst]]
+    frame = pl.DataFrame(table)
+    if problem.images is None:
+        own, _ = problem.table
+        frame = pl.concat(
+            [frame, own[worst].rename(lambda name: f"{name} " if name in table else name)], how="horizontal"
+        )
+    text = io.StringIO()
+    frame.with_columns(_harmless(pl.col(pl.String))).write_csv(text)
+    write_atomically(path, text.getvalue())
+    return ranking
+
+
+def _weights(text: str, losses: Array) -> Array:
+    """The weights that losses of one moment have among each other."""
+    objective = method(text).objective
+    found = np.full_like(losses, np.nan)
+    for k, row in enumerate(losses):
+        seen = np.isfinite(row)
+        if seen.any() and not getattr(objective, "needs", ()):
+            found[k, seen] = objective.weigh(row[seen].astype(np.float64), objective.init()).weights
+    return found
+
+
+def _row_names(problem: Problem, rows: Sequence[int]) -> list[Any]:
+    """Files of images; otherwise the number of the row among those with a target, counted from 1."""
+    if problem.images is not None:
+        return [problem.images.files[i] for i in rows]
+    return [int(i) + 1 for i in rows]
+
+
+def _height(problem: Problem) -> int:
+    return len(problem.images.y) if problem.images is not None else problem.table[0].height
+
+
+def _harmless(cells: pl.Expr) -> pl.Expr:
+    """Text that a spreadsheet would take for a formula is marked as text."""
+    return pl.when(cells.str.contains(r"^[=+@\t\r-]")).then(pl.lit("'") + cells).otherwise(cells).name.keep()

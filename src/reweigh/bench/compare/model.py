@@ -1,0 +1,302 @@
+"""A trained model as a folder: weights or a booster's own file, and the preprocessing as plain data. Never a pickle.
+
+```
+model/
+    model.json           what it is, what it was trained on, and how rows become numbers
+    weights.safetensors  of a network
+    booster.txt          of LightGBM (.json for XGBoost)
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from scipy import special
+from torch import nn
+
+import reweigh
+from reweigh.bench import models, tables
+from reweigh.bench.compare import boosters, recipe
+from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
+from reweigh.bench.data import image_folder
+from reweigh.bench.executors import settings_of
+from reweigh.bench.loop import Fitting
+from reweigh.bench.recipes._table import Table
+from reweigh.bench.runs import Spec
+from reweigh.bench.seeds import Seeds
+from reweigh.bench.tables import Encoder, TableError
+from reweigh.bench.task import Task, predict
+from reweigh.method import method
+
+#: Raised by one whenever what is written down changes its meaning.
+FORMAT = 1
+_WEIGHTS, _CARD = "weights.safetensors", "model.json"
+_BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json"}
+
+
+class _NoRun:
+    """A writer for a training that is no run: nothing is resumed and nothing kept."""
+
+    def resume(self) -> None:
+        return None
+
+    def checkpoint(self, state: Any) -> None: ...
+
+    def array(self, name: str, values: Any) -> None: ...
+
+
+def train_and_save(
+    problem: Problem,
+    spec: Spec,
+    table: Table,
+    folder: Path,
+    *,
+    expected: Mapping[str, float],
+    progress: Callable[[float], None] = lambda share: None,
+) -> Path:
+    """Train the chosen method on all rows but those that choose the epoch, and write the model.
+
+    Parameters
+    ----------
+    problem
+        The data.
+    spec
+        A run of the chosen method and model: its settings and seed are used.
+    table
+        Says what chooses the epoch.
+    folder
+        Where to write; a model that is there already is replaced once the new one is whole.
+    expected
+        The scores that such models had on test rows, for the card.
+    progress
+        Is told the share that is done.
+    """
+    settings = settings_of(recipe, spec)
+    parts = with_test_rows(problem, parts_of(problem, spec.seed))
+    task, preprocessing = deal(problem, parts)
+    card = {
+        "format": FORMAT,
+        "reweigh": reweigh.__version__,
+        "data": problem.name,
+        "kind": problem.kind,
+        "classes": list(problem.classes),
+        "model": settings.model,
+        "method": spec.method,
+        "lr": settings.lr,
+        "rows": {"trained on": len(parts.train), "chose the epoch": len(parts.val)},
+        "expected": dict(expected),
+        "preprocessing": _saved(preprocessing),
+    }
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        if settings.model in boosters.LIBRARIES:
+            card |= _train_booster(settings, spec, table, task, temporary, progress)
+        else:
+            card |= _train_network(settings, spec, table, task, temporary, progress)
+        (temporary / _CARD).write_text(json.dumps(card, indent=1))
+        _replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _train_network(
+    settings: Any, spec: Spec, table: Table, task: Task, folder: Path, progress: Callable[[float], None]
+) -> dict[str, Any]:
+    from safetensors.torch import save_file
+
+    seeds, row = Seeds(spec.seed), method(spec.method)
+    with seeds.ambient("init"):
+        network = recipe.build(settings, task, row)
+    writer: Any = _NoRun()
+    fitting = Fitting(task, network, row, settings.training(), seeds, writer)
+    best, chosen, kept = None, 0, {}
+    while fitting.epoch < settings.epochs:
+        record = fitting.run_epoch(None, None)
+        if best is None or table.best([best, float(record[table.select])]) == 1:
+            best = float(record[table.select])
+            average = fitting.average
+            with contextlib.nullcontext() if average is None else average.swapped(network):
+                kept = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
+            chosen = fitting.epoch
+        progress(fitting.epoch / settings.epochs)
+    save_file(kept, folder / _WEIGHTS)
+    return {
+        "shape": list(task.x_train.shape[1:]),
+        "hidden": list(settings.hidden) if settings.model == "mlp" else None,
+        "head": getattr(row.loss, "head", "linear"),
+        "epoch": chosen,
+        "validation": {table.select: best},
+    }
+
+
+def _train_booster(
+    settings: Any, spec: Spec, table: Table, task: Task, folder: Path, progress: Callable[[float], None]
+) -> dict[str, Any]:
+    booster = boosters.Booster(settings.model, task, method(spec.method), settings.training(), spec.seed)
+    looked: list[tuple[int, float]] = []
+    name = table.select.removeprefix("val/")
+    for rounds in boosters.looks(settings.epochs):
+        booster.advance(rounds - booster.rounds)
+        looked.append((rounds, float(task.score("val", booster.margins("val"))[name])))
+        progress(rounds / settings.epochs)
+    rounds, best = looked[table.best([value for _, value in looked])]
+    booster.save(folder / _BOOSTER[settings.model], rounds)
+    return {"shape": list(task.x_train.shape[1:]), "epoch": rounds, "validation": {table.select: best}}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """A model that was read back: rows in, predictions out."""
+
+    card: Mapping[str, Any]
+    preprocessing: Encoder | Pixels
+    outputs: Callable[[Any], Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Model:
+        """Read a model's folder.
+
+        Raises
+        ------
+        TableError
+            If it is no model, or one of a later version.
+        """
+        if not (folder / _CARD).is_file():
+            raise TableError(
+                f"{folder} is no model: it has no {_CARD}. `reweigh compare` writes one and prints its path at the end."
+            )
+        try:
+            card = json.loads((folder / _CARD).read_text())
+            if card["format"] != FORMAT:
+                raise TableError(
+                    f"the model was written in format {card['format']!r}, and this version reads {FORMAT}. Train it "
+                    "again, or use the version it was made with."
+                )
+            preprocessing = _restored(card["preprocessing"])
+            booster = card["model"] in boosters.LIBRARIES
+            outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder)
+        except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+            raise TableError(f"{folder / _CARD} is damaged ({error!r}). Train the model again.") from None
+        return cls(card=card, preprocessing=preprocessing, outputs=outputs)
+
+    def predict(self, source: Path) -> pl.DataFrame:
+        """Predictions for a file of rows, or a folder of images: the rows themselves with columns added.
+
+        Added are `predicted TARGET` and, for classes, the probability of each.
+        """
+        if isinstance(self.preprocessing, Pixels):
+            files = image_folder.images_below(source)
+            if not files:
+                raise TableError(f"{source} has no images. Give a folder with images in it or in its subfolders.")
+            x: Any = self.preprocessing.transform(image_folder.pixels(files, self.preprocessing.size, grey=False))
+            frame, target = pl.DataFrame({"file": [str(f.relative_to(source)) for f in files]}), "class"
+        else:
+            frame = tables.read(source, least=1)
+            x, target = torch.from_numpy(self.preprocessing.transform(frame)), self.preprocessing.target.name
+        found = np.asarray(self.outputs(x), np.float64)
+        return pl.concat([frame, pl.DataFrame(self._columns(found, target, set(frame.columns)))], how="horizontal")
+
+    def _columns(self, found: Any, target: str, taken: set[str]) -> dict[str, Any]:
+        classes = self.card["classes"]
+        if not classes:
+            assert isinstance(self.preprocessing, Encoder)
+            columns: dict[str, Any] = {f"predicted {target}": self.preprocessing.inverse_target(found.reshape(-1))}
+        else:
+            names = np.array(classes, dtype=object)
+            columns = {f"predicted {target}": names[found.argmax(axis=1)].tolist()}
+            columns |= {f"probability of {name}": found[:, k] for k, name in enumerate(classes)}
+        clash = sorted(taken & set(columns))
+        if clash:
+            raise TableError(f"the rows already have a column {tables.quoted(clash[0])}. Drop or rename it.")
+        return columns
+
+
+def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    options = {"hidden": card["hidden"]} if card["hidden"] else {}
+    name = recipe.NETWORKS[card["model"]]
+    network: nn.Module = models.build(
+        name, tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
+    )
+    try:
+        network.load_state_dict(load_file(folder / _WEIGHTS))
+    except (SafetensorError, FileNotFoundError, RuntimeError) as error:
+        raise TableError(f"{folder / _WEIGHTS} cannot be read ({_first(error)}). Train the model again.") from None
+    network.eval()
+
+    def outputs(x: Any) -> Any:
+        found = predict(network, x).double().numpy()
+        return special.softmax(found, axis=1) if card["classes"] else found
+
+    return outputs
+
+
+def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
+    path = folder / _BOOSTER[card["model"]]
+    if not boosters.installed(card["model"]):
+        raise ImportError(f"the model needs {card['model']}: pip install 'reweigh[boosting]'.")
+    if not path.is_file():
+        raise TableError(f"{path} is missing. Train the model again.")
+    try:
+        if card["model"] == "lightgbm":
+            import lightgbm
+
+            lgb = lightgbm.Booster(model_file=str(path))
+            raw: Callable[[Any], Any] = lambda x: lgb.predict(x.numpy())  # noqa: E731
+        else:
+            import xgboost
+
+            xgb = xgboost.Booster()
+            xgb.load_model(str(path))
+            raw = lambda x: xgb.predict(xgboost.DMatrix(x.numpy()))  # noqa: E731
+    except Exception as error:  # each library has its own kind
+        raise TableError(f"{path} cannot be read ({_first(error)}). Train the model again.") from None
+
+    def outputs(x: Any) -> Any:
+        found = np.asarray(raw(x), np.float64)
+        return np.stack([1 - found, found], axis=1) if card["kind"] == "binary" else found
+
+    return outputs
+
+
+def _saved(preprocessing: Encoder | Pixels) -> dict[str, Any]:
+    if isinstance(preprocessing, Pixels):
+        return {"pixels": dataclasses.asdict(preprocessing)}
+    return {"encoder": preprocessing.to_dict()}
+
+
+def _restored(saved: Mapping[str, Any]) -> Encoder | Pixels:
+    if "pixels" in saved:
+        own = saved["pixels"]
+        return Pixels(size=own["size"], mean=tuple(own["mean"]), deviation=tuple(own["deviation"]))
+    return Encoder.from_dict(saved["encoder"])
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """Put a folder in the place of another; at no moment is there half a model."""
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    if folder.exists():
+        folder.replace(old)
+    new.replace(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _first(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:120]
