@@ -246,6 +246,18 @@ def test_the_hardest_rows_are_found_over_splits_and_explained(table, tmp_path):
     assert first["city"] == people()["city"][wrong]
 
 
+def test_many_suspects_come_with_a_warning():
+    from reweigh.bench.suspects import suspects
+
+    draw = np.random.default_rng(0)
+    losses = np.linspace(1.0, 0.05, 12)[:, None] * draw.uniform(0.8, 1.2, (12, 400))
+    labels = np.zeros(400, int)
+    losses[:, :4] = 3.0
+    assert hardest.caution(suspects(losses, labels)) == ""
+    losses[:, :60] = 3.0
+    assert "15% of the rows" in hardest.caution(suspects(losses, labels))
+
+
 def test_cells_that_look_like_formulas_are_defused(tmp_path):
     frame = people().with_columns(pl.lit("=HYPERLINK()").alias("city"))
     frame.write_csv(tmp_path / "people.csv")

@@ -23,6 +23,7 @@ from reweigh.bench.compare.model import Model, train_and_save
 from reweigh.bench.compare.problem import EMBEDDED, Problem, Question, deal, hash_of, load, parts_of
 from reweigh.bench.compare.search import Found, search
 from reweigh.bench.display import RunDisplay
+from reweigh.bench.recipes._table import Table
 from reweigh.bench.results import Results
 from reweigh.bench.runs import Run, write_atomically
 from reweigh.bench.tables import TableError, duplicates_across
@@ -61,22 +62,11 @@ def seconds(text: str) -> float:
 def compare(asked: Asked, console: Console) -> int:
     """Answer the question, write the report, the hardest rows and the model; returns the exit code."""
     problem = load(asked.question)
-    rows, primary = _rows(asked.methods)
-    models = _models(asked.models, problem)
-    metric = recipe.metric_named(asked.metric, problem)
-    task, preprocessing = deal(problem, parts_of(problem, 0))
-    width = getattr(preprocessing, "width", task.x_train[0].numel())
-    cells = tuple(recipe.cell(model, problem, rows, asked.methods) for model in models)
-    for cell in cells:
-        _check_rows(cell.name, cell.methods or (), task, problem)
-    table = recipe.table(problem, cells, rows, primary, metric)
-    question = plan.Question(recipe=recipe.NAME, table=table, settings=recipe.settings(asked.question, problem, width))
-    notes = (*table.notes, *_duplicates(problem))
-    table = dataclasses.replace(table, notes=notes)
-    question = dataclasses.replace(question, table=table)
-    root = asked.runs_dir / f"{_slug(asked.question.source)}-{_identity(asked.question, metric.key)}"
+    question = _plan(asked, problem)
+    table = question.table
+    root = asked.runs_dir / f"{_slug(asked.question.source)}-{_identity(asked.question, table.metric)}"
     root.mkdir(parents=True, exist_ok=True)
-    _describe(console, problem, task.x_train.shape, table, models)
+    _describe(console, problem, table)
     facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind}
 
     def tell(found: Found) -> None:
@@ -88,6 +78,21 @@ def compare(asked: Asked, console: Console) -> int:
         found = search(question, root, jobs=asked.jobs, budget=asked.budget, display=display, tell=tell)
     gathered = _note(root, table, found, facts)
     return _finish(console, problem, root, table, found, gathered, _answer(gathered, facts))
+
+
+def _plan(asked: Asked, problem: Problem) -> plan.Question:
+    """What to run: every model with the methods it can have. What does not fit is told here, before anything runs."""
+    rows, primary = _rows(asked.methods)
+    models = _models(asked.models, problem)
+    metric = recipe.metric_named(asked.metric, problem)
+    task, _ = deal(problem, parts_of(problem, 0))
+    cells = tuple(recipe.cell(model, problem, rows, asked.methods) for model in models)
+    for cell in cells:
+        _check_rows(cell.name, cell.methods or (), task, problem)
+    table = recipe.table(problem, cells, rows, primary, metric)
+    table = dataclasses.replace(table, notes=(*table.notes, *_duplicates(problem)))
+    settings = recipe.settings(asked.question, problem, task.x_train[0].numel())
+    return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
 
 
 def predict(folder: Path, rows: Path, out: Path, console: Console) -> int:
@@ -180,7 +185,7 @@ def _duplicates(problem: Problem) -> list[str]:
     ]
 
 
-def _describe(console: Console, problem: Problem, shape: Any, table: Any, models: Sequence[str]) -> None:
+def _describe(console: Console, problem: Problem, table: Table) -> None:
     """Say what was read and what will be done, before doing it."""
     what = f"{problem.rows} rows, {problem.kind}"
     if problem.classes:
@@ -192,13 +197,13 @@ def _describe(console: Console, problem: Problem, shape: Any, table: Any, models
     for note in table.notes:
         console.print(f"  · {escape(note)}", highlight=False)
     console.print(
-        f"Comparing {len(table.methods)} methods with {', '.join(models)} by {table.metric_name}; declared beforehand: "
-        f"{escape(table.primary)} against mean (plain training).",
+        f"Comparing {len(table.methods)} methods with {', '.join(cell.name for cell in table.cells)} by "
+        f"{table.metric_name}; declared beforehand: {escape(table.primary)} against mean (plain training).",
         highlight=False,
     )
 
 
-def _note(root: Path, table: Any, found: Found, facts: dict[str, Any]) -> Results:
+def _note(root: Path, table: Table, found: Found, facts: dict[str, Any]) -> Results:
     """Write down what an answer would rest on, and look at it."""
     noted = {
         "table": dataclasses.asdict(table),
@@ -223,7 +228,7 @@ def _finish(
     console: Console,
     problem: Problem,
     root: Path,
-    table: Any,
+    table: Table,
     found: Found,
     gathered: Results,
     said: Answer | None,
@@ -259,6 +264,8 @@ def _finish(
     write_atomically(root / "answer.json", json.dumps(page.as_data(said, caveats), indent=1))
     _print(console, said, caveats)
     flagged = {kind: len(ranking.of_kind(kind)) for kind in ("hard", "suspected label error")}
+    if caution := hardest.caution(ranking):
+        console.print(caution, highlight=False)
     for what, path in (
         ("report", report),
         (
@@ -277,7 +284,7 @@ def _expected(said: Answer) -> dict[str, float]:
     return {score.metric.name: score.mean for score in best.scores[said.row]}
 
 
-def _caveats(found: Found, said: Answer, table: Any) -> list[str]:
+def _caveats(found: Found, said: Answer, table: Table) -> list[str]:
     lines: list[str] = []
     judged = {one.model for one in said.models}
     lines += [f"{cell.name}: no split has finished yet." for cell in table.cells if cell.name not in judged]

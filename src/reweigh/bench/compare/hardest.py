@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 MOMENTS = 8
 #: Rows that are written at most.
 MOST = 1000
+#: A larger share of suspected labels says more about the classes than about the labels.
+_MANY = 0.03
 
 
 def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
@@ -42,11 +44,6 @@ def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def rank(problem: Problem, losses: Array) -> Ranking:
-    """All rows, most suspicious first; a regression compares each with all."""
-    return suspects(losses, problem.labels)
-
-
 def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str) -> Ranking:
     """Write the hardest rows as CSV: what they are, how their loss and weight went, and the row itself.
 
@@ -62,7 +59,7 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
         The method whose weights are shown; plain training's would all be one.
     """
     losses = trajectories(problem, runs)
-    ranking = rank(problem, losses)
+    ranking = suspects(losses, problem.labels)  # a regression compares each row with all
     worst = [i for i in ranking.order[:MOST] if ranking.kind[i] in ("hard", "suspected label error")]
     if not worst:  # nothing stands out: the twenty with the largest losses are what there is to look at
         late = np.nan_to_num(ranking.loss, nan=-np.inf)
@@ -90,6 +87,18 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
     frame.with_columns(_harmless(pl.col(pl.String))).write_csv(text)
     write_atomically(path, text.getvalue())
     return ranking
+
+
+def caution(ranking: Ranking) -> str:
+    """A word of warning where so many labels are suspected that most of them are likely right."""
+    suspected = len(ranking.of_kind("suspected label error"))
+    seen = int((ranking.kind != "never seen").sum())
+    if suspected <= _MANY * max(seen, 1):
+        return ""
+    return (
+        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means classes that overlap, or "
+        "a column that is missing: look at the first few, and do not delete them all."
+    )
 
 
 def _weights(text: str, losses: Array) -> Array:

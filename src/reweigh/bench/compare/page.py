@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from reweigh.bench import plan, report
+from reweigh.bench.compare import hardest
 from reweigh.bench.compare.answer import Answer, ModelAnswer, Part, unit_of
 from reweigh.bench.compare.metrics import Metric
 from reweigh.bench.compare.problem import Problem
@@ -149,7 +150,7 @@ def _hardest(ranking: Ranking, problem: Problem) -> Figure:
         markup=str(table) if rows else "<p>No row stands out.</p>",
         caption=f"{kinds['suspected label error']} rows keep a loss far above their class through the later half of "
         f"training: their label may be wrong. {kinds['hard']} are hard: their loss fell late, or went up and down. The "
-        "file hardest.csv has them all, with the course of loss and weight.",
+        f"file hardest.csv has more of them, with the course of loss and weight. {hardest.caution(ranking)}",
     )
 
 
