@@ -36,7 +36,7 @@ $(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
 	@touch $@ $(STAMPS)/demo
 
 demo: $(STAMPS)/demo ## does re-weighting help on embedded real data? progress, a verdict, a report; under two minutes
-	@$(BIN)/python -m reweigh compare --budget 60s --runs-dir demo
+	@$(BIN)/python -m reweigh compare --budget 80s --runs-dir demo
 
 test: $(STAMPS)/dev ## run all tests but the slow ones (what CI runs)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
