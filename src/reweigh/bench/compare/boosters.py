@@ -148,14 +148,26 @@ class _LightGBM:
         self.init = boosting.init_score(y, kind)
         self.booster = host.Booster(params, host.Dataset(x["train"], y, init_score=self.init, params=params))
         self.objective = boosting.lightgbm(kind, objective=rows.objective, variance=rows.variance)
+        #: What is known of each part: margins so far, and after how many rounds.
+        self.known = {
+            part: (np.tile(self.init[0], (len(v), *(1,) * np.ndim(self.init[0]))), 0) for part, v in x.items()
+        }
 
     def advance(self, rounds: int) -> None:
         for _ in range(rounds):
             self.booster.update(fobj=self.objective)
 
     def margins(self, part: str) -> Any:
-        found: Any = self.booster.predict(self.x[part], raw_score=True)
-        return np.asarray(found, np.float64) + self.init[0]
+        """Only the rounds since the last look are computed: rows are many, and looks are too."""
+        margins, rounds = self.known[part]
+        now = self.booster.current_iteration()
+        if now > rounds:
+            new: Any = self.booster.predict(
+                self.x[part], raw_score=True, start_iteration=rounds, num_iteration=now - rounds, num_threads=1
+            )
+            margins = margins + np.asarray(new, np.float64)
+            self.known[part] = margins, now
+        return margins
 
     def save(self, path: Path, rounds: int) -> None:
         import lightgbm as host
@@ -170,7 +182,8 @@ class _XGBoost:
 
         params = {**options, **boosting.xgboost_params(y, kind), "max_depth": _DEPTH, "nthread": 1, "verbosity": 0}
         self.data = {part: host.DMatrix(values, y if part == "train" else None) for part, values in x.items()}
-        self.booster = host.Booster(params, [self.data["train"]])
+        # Margins of the matrices named here are kept and brought up to date from round to round.
+        self.booster = host.Booster(params, list(self.data.values()))
         self.objective = boosting.xgboost(kind, objective=rows.objective, variance=rows.variance)
         self.rounds = 0
 
