@@ -10,6 +10,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
+from reweigh.torch.chunked import chunked_cross_entropy
 from reweigh.torch.reweighted import Reweighted, global_count
 
-__all__ = ["Reweighted", "global_count"]
+__all__ = ["Reweighted", "chunked_cross_entropy", "global_count"]
