@@ -63,6 +63,8 @@ def group_key(method: Method, training: Training) -> str | None:
         return None
     if "n_groups" in getattr(method.objective, "needs", ()):
         return None
+    if training.nonfinite != "propagate":  # one member's broken step is not the others'
+        return None
     structure = [_structure(method.objective), "" if method.loss is None else repr(method.loss)]
     rest = dataclasses.replace(training, lr=1.0, weight_decay=0.0)
     return "|".join([*structure, repr(rest)])
