@@ -1,0 +1,139 @@
+"""Rows of numbers for one seed: a named table, or images whose pixels are columns."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from reweigh.bench import data, tables
+from reweigh.bench.compare import metrics
+from reweigh.bench.recipes import _supervised as supervised
+from reweigh.bench.seeds import Seeds
+from reweigh.bench.tables import Encoder, Schema
+from reweigh.bench.tables import named as named_tables
+from reweigh.bench.tables.named import _images
+from reweigh.bench.task import Task
+
+Array = np.ndarray[Any, Any]
+
+#: What is tested on is the same for every seed; where nobody set rows aside, this seed does.
+_FIXED = Seeds(0)
+_TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Which rows to take, and as what.
+
+    Parameters
+    ----------
+    data
+        A named table, or a data set of images.
+    rows, test_rows
+        Most rows to train and validate on, drawn anew by every seed, and most to test on, the same for all seeds; 0 for
+        all there are.
+    validation
+        Share of the drawn rows that is held out to choose by.
+    side
+        Grey pixels in a row of an image; 0 keeps the image as it is.
+    levels
+        Most levels of a category that get a column of their own.
+    """
+
+    data: str
+    rows: int
+    test_rows: int
+    validation: float
+    side: int
+    levels: int
+
+
+def deal(draw: Draw, seeds: Seeds) -> Task:
+    """The task of one seed: standardised columns, and scores that have AUROC for two classes and accuracy for more."""
+    arrays, classes = _dealt(draw, seeds)
+    parts = {name: torch.tensor(array) for name, array in arrays.items()}  # copies: what is dealt may be changed
+    return Task(
+        x_train=parts["x_train"],
+        y_train=parts["y_train"],
+        x_val=parts["x_val"],
+        y_val=parts["y_val"],
+        x_test=parts["x_test"],
+        y_test=parts["y_test"],
+        classes=classes,
+        scorer=functools.partial(_score, parts, len(classes)),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _dealt(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """The parts of one seed; kept for a few, since a process trains many rows of the table on the same seeds."""
+    return _table(draw, seeds) if draw.data in named_tables.names() else _pixels(draw, seeds)
+
+
+def _score(parts: dict[str, Tensor], classes: int, part: str, outputs: Tensor) -> dict[str, Any]:
+    found = metrics.classification(outputs.numpy(), parts[f"y_{part}"].numpy(), classes)
+    return {**found, "accuracy_or_auroc": found["auroc" if classes == 2 else "accuracy"]}
+
+
+def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Images as permuted columns, all on one scale: that of the training rows' pixels."""
+    dataset = supervised.load(draw.data)
+    train, val = _choose(dataset.y_train, np.arange(len(dataset.y_train)), draw, seeds)
+    test = _capped(np.arange(len(dataset.y_test)), draw.test_rows)
+    x = {name: _images.columns(images[chosen], draw.side) for name, images, chosen in (
+        ("x_train", dataset.x_train, train), ("x_val", dataset.x_train, val), ("x_test", dataset.x_test, test)
+    )}  # fmt: skip
+    mean, deviation = x["x_train"].mean(), x["x_train"].std()
+    standard = {name: (part - mean) / deviation for name, part in x.items()}
+    y = {"y_train": dataset.y_train[train], "y_val": dataset.y_train[val], "y_test": dataset.y_test[test]}
+    return standard | y, dataset.classes
+
+
+def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """A table as the encoder of its training rows makes it."""
+    frame, schema, pool, held = _read(draw.data)
+    labels = schema.labels(frame).cast(pl.Int64).to_numpy()
+    train, val = _choose(labels, pool, draw, seeds)
+    rows = {"train": train, "val": val, "test": _capped(held, draw.test_rows)}
+    encoder = Encoder.fit(frame, schema, train, levels=draw.levels)
+    x = {f"x_{part}": encoder.transform(frame, chosen) for part, chosen in rows.items()}
+    y = {f"y_{part}": encoder.transform_target(frame, chosen) for part, chosen in rows.items()}
+    return x | y, schema.classes
+
+
+@functools.lru_cache(maxsize=2)
+def _read(name: str) -> tuple[pl.DataFrame, Schema, Array, Array]:
+    """The labelled rows, what they hold, which may be trained on, and which are for testing; read once a process."""
+    root = os.environ.get("REWEIGH_DATA")
+    found = named_tables.load(name, root=Path(root) if root else None, download=True)
+    schema = tables.describe(found.frame, target=found.target)
+    if found.test_rows is not None and schema.unlabelled:
+        raise ValueError(f"{name} has rows without a target, so its official test rows cannot be found by position.")
+    frame = schema.labelled(found.frame)
+    if found.test_rows is not None:
+        held = np.asarray(found.test_rows)
+        return frame, schema, np.setdiff1d(np.arange(frame.height), held), held
+    labels = schema.labels(frame).cast(pl.Int64).to_numpy()
+    pool, held = data.split(labels, _TEST_SHARE, _FIXED.numpy("test rows"))
+    return frame, schema, pool, held
+
+
+def _choose(labels: Array, pool: Array, draw: Draw, seeds: Seeds) -> tuple[Array, Array]:
+    """Rows to train on and to choose by, out of the pool."""
+    rng = seeds.numpy("data")
+    chosen = rng.permutation(pool)[: draw.rows or None]
+    train, val = data.split(labels[chosen], draw.validation, rng)
+    return chosen[train], chosen[val]
+
+
+def _capped(rows: Array, most: int) -> Array:
+    """At most so many rows, the same for every seed."""
+    return rows if not most or most >= len(rows) else np.sort(_FIXED.numpy("which").permutation(rows)[:most])
