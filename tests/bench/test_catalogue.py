@@ -2,7 +2,8 @@
 
 import pytest
 
-from reweigh.bench import catalogue, checkpoints, data, text
+from reweigh.bench import catalogue, checkpoints, data, domains, text
+from reweigh.bench.models import _weights
 from reweigh.bench.tables import named
 
 ADULT = "39, Private, 77516, Bachelors, 13, Never-married, Sales, Wife, White, Female, 0, 0, 40, Cuba, "
@@ -11,8 +12,10 @@ ADULT = "39, Private, 77516, Bachelors, 13, Never-married, Sales, Wife, White, F
 def test_images_and_tables_stand_in_one_listing(monkeypatch, tmp_path):
     monkeypatch.setenv("REWEIGH_CACHE", str(tmp_path))
     rows = {row.name: row for row in catalogue.describe(root=tmp_path)}
-    assert list(rows) == catalogue.names() == (
-        data.names() + named.names() + text.names() + checkpoints.names()
+    assert (
+        list(rows)
+        == catalogue.names()
+        == (data.names() + named.names() + text.names() + domains.names() + checkpoints.names() + _weights.names())
     )
     assert {"adult", "bank", "covtype", "hypothyroid", "digits", "cifar10"} <= set(rows)
     assert (rows["adult"].kind, rows["cifar10"].kind) == ("table", "images")
