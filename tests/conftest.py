@@ -13,6 +13,12 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 # Models and tokenizers of the tests are made from their configuration; nothing is looked up.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Compilers import setuptools, which must come before the distutils it replaces; other packages import that one.
+import contextlib
+
+with contextlib.suppress(ImportError):
+    import setuptools  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
 import pytest
 from hypothesis import settings
 

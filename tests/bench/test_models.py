@@ -16,6 +16,8 @@ SHAPES = {
     "resnet32": [(3, 32, 32), (1, 28, 28)],
     "wrn:depth=10,width=1": [(3, 32, 32), (1, 28, 28)],
     "vit:depth=2": [(3, 32, 32), (1, 28, 28)],
+    "efficientnet_lite0": [(3, 64, 64)],
+    "resnet50:width=8": [(3, 64, 64), (1, 33, 33)],
 }
 CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 IMAGES = [(name, shape) for name, shape in CASES if len(shape) == 3 and name not in ("linear", "mlp")]
@@ -39,7 +41,9 @@ def count(model):
 
 
 def test_the_folder_is_the_registry():
-    assert models.names() == ["cnn", "conv4", "linear", "mlp", "resnet32", "vit", "wrn"]
+    assert models.names() == [
+        "cnn", "conv4", "efficientnet_lite0", "linear", "mlp", "resnet32", "resnet50", "vit", "wrn",
+    ]  # fmt: skip
     assert {case.partition(":")[0] for case in SHAPES} == set(models.names())
     rows = {row.name: row for row in models.describe()}
     assert rows["wrn"].options == {"depth": 16, "width": 8, "dropout": 0.0, "head": "linear"}
@@ -47,7 +51,7 @@ def test_the_folder_is_the_registry():
 
 
 def test_errors_name_the_near_thing():
-    with pytest.raises(ValueError, match=r"no model named 'resnet'. Did you mean 'resnet32'"):
+    with pytest.raises(ValueError, match=r"no model named 'resnet'. Did you mean 'resnet50' or 'resnet32'"):
         models.build("resnet", (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"'wrn' has no option 'dept'. Did you mean 'depth'"):
         models.build("wrn:dept=10", (3, 32, 32), 10)
@@ -68,7 +72,7 @@ def test_errors_name_the_near_thing():
     with pytest.raises(ValueError, match="such as '64-64', got '64x64'"):
         models.build("mlp:hidden=64x64", (32,), 10)
     with pytest.raises(ValueError, match="`classes` must be"):
-        models.build("mlp", (32,), 1)
+        models.build("mlp", (32,), 0)
 
 
 # --- what holds for every model ---

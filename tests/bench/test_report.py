@@ -25,6 +25,7 @@ from reweigh.bench import plan, recipes, report
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.report import numbers, svg, weights
 from reweigh.bench.report.last_epoch import last_epoch
+from reweigh.bench.report.verdict import verdict
 from reweigh.bench.results import Figure, Results, collect
 from reweigh.bench.runs import Run, Spec, load_runs
 
@@ -373,6 +374,20 @@ def test_the_last_epoch_is_compared_too_where_another_was_chosen(tmp_path: Path,
     unchosen = [replace(o, chosen=len(o.records) - 1) for o in results.cells[0].rows["mean"].outcomes.values()]
     rows = {label: replace(row, outcomes=dict(enumerate(unchosen))) for label, row in results.cells[0].rows.items()}
     assert last_epoch(replace(results, cells=[replace(results.cells[0], rows=rows)])) == {}
+
+
+def test_a_control_that_has_not_finished_is_not_counted_as_one_that_does_not_gain(tmp_path: Path, use: Any):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"), trials=1)
+    make_runs(tmp_path, table, seeds=6)
+    for run in load_runs(tmp_path):
+        if run.spec.scale_from:
+            shutil.rmtree(run.directory)
+    use(table)
+    (results,) = collect(tmp_path)
+    said = verdict(results)
+    assert said.sentences[0].conclusion == "better"
+    assert "has not finished there" in said.scale[1]
+    assert "does not gain" not in " ".join(said.scale)
 
 
 def test_the_scale_controls_are_named_after_the_row_they_control(tmp_path: Path, use: Any):

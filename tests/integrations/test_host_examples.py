@@ -19,8 +19,9 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
         ("lightning_digits", "lightning", 1),
         ("skorch_digits", "skorch", 1),
         ("keras_digits", "keras", 1),
-        ("jax_optax", "optax", 2),
-        ("flax_nnx", "flax", 1),
+        # Tens of seconds of compiling: not for the fast tier.
+        pytest.param("jax_optax", "optax", 2, marks=pytest.mark.processes),
+        pytest.param("flax_nnx", "flax", 1, marks=pytest.mark.processes),
     ],
 )
 def test_it_runs_and_learns(name: str, host: str, models: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,10 @@ Repeated = Annotated[tuple[str, ...], UseAppendAction]
 def run_command(arguments: Sequence[str]) -> int:
     """Do what the arguments say; returns the exit code."""
     try:
+        if (nproc := _asked_to_launch(arguments)) is not None:
+            from reweigh.bench.scale.launch import launch
+
+            return launch(arguments, nproc)
         return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
     except (ValueError, FileNotFoundError, ImportError) as error:
         Console(stderr=True).print(f"reweigh: {error}", markup=False, highlight=False)
@@ -48,6 +52,11 @@ def run(
     data_root: Path | None = None,
     runs_dir: Path = Path("runs"),
     dry_run: bool = False,
+    storage: str | None = None,
+    executor: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    launcher: Literal["none", "torchrun"] = "none",
+    nproc: int = 1,
 ) -> int:
     """Run an experiment: tune every method alike, compare on paired seeds, write the report.
 
@@ -57,6 +66,7 @@ def run(
         reweigh run longtail --preset smoke
         reweigh run longtail --method rgd --method term:t=0.5 --seeds 10
         reweigh run noise --set data=fashion_mnist --set model=cnn --jobs 2
+        reweigh run noise --tune optuna:20 --executor ray --address auto
 
     Args:
         recipe: Which experiment; `reweigh list recipes` shows them.
@@ -65,21 +75,39 @@ def run(
         seeds: Paired seeds of the comparison.
         set: A setting of the recipe, as key=value; repeat for more.
         jobs: Processes at once; all cores if not given.
-        tune: Tuning trials of each method: a number, none, or grid for 25.
+        tune: Tuning trials of each method: a number, none, or grid for 25; optuna, or optuna:20 for 20 trials, lets
+            Optuna propose them and stop hopeless ones.
         data_root: Folder with official data files; REWEIGH_DATA does the same.
         runs_dir: Where runs are kept.
         dry_run: Show what would be run, and stop.
+        storage: Database URL for Optuna's studies; a journal in the folder of runs if not given.
+        executor: local for processes of this machine, ray for a Ray cluster that shares the folder of runs.
+        address: The Ray cluster's address; one is started on this machine if not given.
+        launcher: torchrun starts this command on several processes that do every run together, which a recipe must be
+            made for (imagenet is). For several machines, call torchrun itself: torchrun ... -m reweigh run ...
+        nproc: Processes that the launcher starts.
     """
-    from reweigh.bench import experiment, plan, report
+    from reweigh.bench import experiment, plan, report, tuning_optuna
     from reweigh.bench.display import RunDisplay
     from reweigh.bench.results import collect
 
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    if launched:
+        from reweigh.bench.scale import launch
+
+        if int(os.environ["RANK"]) > 0:
+            return launch.follow(data_root)
     console = Console()
     options = experiment.Options(
         preset=preset,
         methods=method,
         seeds=seeds,
         trials=_trials(tune),
+        tuner=_tuner(tune, storage),
+        storage=storage,
+        executor=executor,
+        address=_address(executor, address),
+        launched=launched,
         changes=tuple(_pair(text) for text in set),
         jobs=jobs or os.cpu_count() or 1,
         runs_dir=runs_dir,
@@ -87,7 +115,10 @@ def run(
     )
     asked = experiment.question(recipe, options)
     if dry_run:
-        tuning = plan.tuning(asked)
+        tuning = [] if options.tuner == "optuna" else plan.tuning(asked)
+        if options.tuner == "optuna":
+            asks = sum(row.trials for row in tuning_optuna.rows(asked))
+            console.print(f"tune: {asks} trials, which Optuna proposes one after the other")
         final = plan.comparison(asked, plan.as_written(asked))
         _show_plan(console, tuning, final, len(plan.scale_controls(asked, final)))
         return 0
@@ -258,14 +289,13 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
     """
     from rich.progress import Progress
 
-    from reweigh.bench import data
+    from reweigh.bench import catalogue
 
     console = Console()
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task(f"getting {name}", total=None)
-        data.fetch(name, progress=lambda done, total: progress.update(bar, completed=done, total=total))
-    loaded = data.load(name)
-    console.print(f"{name}: {len(loaded.x_train)} training and {len(loaded.x_test)} test examples are ready.")
+        said = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))
+    console.print(said, highlight=False)
     return 0
 
 
@@ -313,10 +343,10 @@ def _short(value: Any) -> str:
 
 
 def _data() -> Table:
-    from reweigh.bench import data
+    from reweigh.bench import catalogue
 
     shown = Table("data", "size", "licence", "here", "stands in for", box=None, pad_edge=False)
-    for row in data.describe():
+    for row in catalogue.describe():
         shown.add_row(
             row.name,
             row.size,
@@ -354,14 +384,40 @@ def _show_plan(console: Console, tuning: list[Any], final: list[Any], controls: 
 
 
 def _trials(text: str | None) -> int | None:
-    if text is None:
+    if text is None or text == "optuna":
         return None
+    text = text.removeprefix("optuna:")
     named = {"none": 1, "grid": 25}
     if text in named:
         return named[text]
     if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"`--tune` must be a number, none or grid, got {text!r}.")
+        raise ValueError(f"`--tune` must be a number, none or grid, optuna or optuna:number, got {text!r}.")
     return int(text)
+
+
+def _tuner(tune: str | None, storage: str | None) -> Literal["latin", "optuna"]:
+    by_optuna = tune is not None and tune.partition(":")[0] == "optuna"
+    if storage is not None and not by_optuna:
+        raise ValueError(f"`--storage` is where Optuna keeps its studies; add `--tune optuna`, got {tune!r}.")
+    return "optuna" if by_optuna else "latin"
+
+
+def _asked_to_launch(arguments: Sequence[str]) -> int | None:
+    """How many processes `--launcher torchrun` is to start; None where the command runs in this one."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    after = {word: words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--launcher", "--nproc")}
+    if after.get("--launcher") != "torchrun" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return None
+    nproc = after.get("--nproc", str(os.cpu_count() or 1))
+    if not nproc.isdigit():
+        raise ValueError(f"`--nproc` must be a positive number, got {nproc!r}.")
+    return int(nproc)
+
+
+def _address(executor: str, address: str | None) -> str | None:
+    if address is not None and executor != "ray":
+        raise ValueError(f"`--address` is that of a Ray cluster; add `--executor ray`, got {executor!r}.")
+    return address
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from reweigh.bench import recipes
+from reweigh.bench import recipes, tuning_optuna
 from reweigh.bench.environment import environment
 from reweigh.bench.runs import Record, Run, RunTakenError, Spec, Writer, write_atomically
 from reweigh.method import method
@@ -31,6 +31,8 @@ from reweigh.method import method
 _LARGEST_GROUP = 50
 #: Seconds between two looks at runs that another command is working on.
 _PATIENCE = 1.0
+#: How often a group is tried whose process is killed from outside; the last time with no other beside it.
+_ATTEMPTS = 3
 
 #: What a process answers: its failures as (spec, reason), or None where another process has the runs.
 Answer = concurrent.futures.Future[list[tuple[dict[str, Any], str]] | None]
@@ -42,6 +44,8 @@ class Failure:
 
     spec: Spec
     reason: str
+    #: Whether its process was killed from outside, which says nothing about the run.
+    killed: bool = False
 
 
 class Display(Protocol):
@@ -115,7 +119,7 @@ class Workers:
         arguments = ([spec.as_dict() for spec in group], str(root))
         try:
             return self._pool.submit(work, *arguments)
-        except BrokenProcessPool:  # a process was killed from outside; its runs have been reported as failed
+        except BrokenProcessPool:  # a process was killed from outside, and took all others with it
             self._pool = self._start()
             return self._pool.submit(work, *arguments)
 
@@ -128,6 +132,19 @@ class Workers:
         )
 
 
+class Crew(Protocol):
+    """Whoever does runs: `Workers`, or a cluster."""
+
+    @property
+    def jobs(self) -> int:
+        """How many groups are worked on at once."""
+        ...
+
+    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+        """Give a group of runs to the next who is free."""
+        ...
+
+
 class OutOfTimeError(RuntimeError):
     """The time that was given is over; what had finished is on disk."""
 
@@ -136,7 +153,7 @@ def execute(
     specs: Sequence[Spec],
     root: Path,
     *,
-    workers: Workers,
+    workers: Crew,
     display: Display,
     title: str,
     deadline: float | None = None,
@@ -147,29 +164,70 @@ def execute(
     At the `deadline`, a moment of `time.monotonic`, an `OutOfTimeError` leaves the rest undone.
     """
     groups = [g for g in grouped(specs, workers.jobs) if not _done(g, root)]
-    display.stage(title, groups, sum(Run(s, root).done for s in specs))
+    display.stage(title, groups, sum(Run(s, root).over for s in specs))
     failures: list[Failure] = []
     waiting = {workers.submit(g, root): g for g in groups}
-    taken: list[Sequence[Spec]] = []
-    while waiting or taken:
+    taken: list[list[Spec]] = []
+    deaths = _Deaths()
+    while waiting or taken or deaths.alone:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTimeError(f"the time was over in the middle of: {title}")
-        if not waiting:
+        if not waiting and deaths.alone:
+            group = deaths.alone.pop()
+            waiting = {workers.submit(group, root): group}
+        elif not waiting:
             time.sleep(_PATIENCE)
             waiting = {workers.submit(g, root): g for g in taken if not _done(g, root)}
             taken = []
         finished, _ = concurrent.futures.wait(waiting, timeout=0.5, return_when="FIRST_COMPLETED")
-        for future in finished:
+        for group in deaths.sort(waiting, finished, workers.jobs):
+            waiting[workers.submit(group, root)] = group
+        for future in finished & waiting.keys():
             group = waiting.pop(future)
             if future.exception() is None and future.result() is None:
                 taken.append(group)
             else:
                 failures += _failures(future, group, display)
-        running = [g for future, g in waiting.items() if future.running()] + taken
+        # A cluster does not say which of the futures it has begun with; it begins with the first.
+        running = [g for future, g in waiting.items() if future.running()] or list(waiting.values())
+        running += taken
         display.update(
-            [(g, _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).done for s in specs)
+            [(g, _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).over for s in specs)
         )
     return failures
+
+
+class _Deaths:
+    """Groups whose process was killed, by the system for want of memory or by somebody, and how often each was.
+
+    One death ends the whole pool. Groups that were still in the queue go back into it; those that may have been at
+    work are tried again, the last time on their own, so that one that is deadly does not take its neighbours along.
+    """
+
+    def __init__(self) -> None:
+        self.alone: list[list[Spec]] = []
+        self._counts: dict[str, int] = {}
+
+    def sort(self, waiting: dict[Answer, list[Spec]], finished: set[Answer], jobs: int) -> list[list[Spec]]:
+        """Take groups out of `waiting` whose process died and that have attempts left; returns those to submit."""
+        if not any(_killed(future) for future in finished):
+            return []
+        concurrent.futures.wait(waiting, timeout=_PATIENCE)  # the pool is gone, and tells each of them in a moment
+        broken = [future for future in waiting if future.done() and _killed(future)]
+        at_work = set(broken[:jobs])  # processes take groups in the order in which they were handed in
+        again: list[list[Spec]] = []
+        for future in broken:
+            first = waiting[future][0].id
+            count = self._counts[first] = self._counts.get(first, 0) + (future in at_work)
+            if count < _ATTEMPTS - 1:
+                again.append(waiting.pop(future))
+            elif count < _ATTEMPTS:
+                self.alone.append(waiting.pop(future))
+        return again
+
+
+def _killed(future: Answer) -> bool:
+    return isinstance(future.exception(), BrokenProcessPool)
 
 
 def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any], str]] | None:
@@ -186,7 +244,8 @@ def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any
         reason = traceback.format_exc(limit=8)
         failed = [run for run in runs if not run.done]
         for run in failed:
-            write_atomically(run.directory / "error.txt", reason)
+            with contextlib.suppress(OSError):  # the disk may be full, which must not hide the reason
+                write_atomically(run.directory / "error.txt", reason)
         return [(run.spec.as_dict(), reason) for run in failed]
     return []
 
@@ -194,14 +253,18 @@ def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any
 def _work_alone(run: Run) -> None:
     recipe: Any = recipes.load(run.spec.recipe)
     with run.open() as writer:
-        if run.done:
+        if run.over:
             return
+        hopeless = tuning_optuna.watch(run)
         started = time.time()
         for record in recipe.train(
-            settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, writer, _scale(run)
+            settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
         ):
             writer.record(record)
-        writer.finish(_summary(time.time() - started))
+            if hopeless is not None and hopeless(writer.count, record):
+                writer.prune()
+                return
+        writer.finish(summary(time.time() - started))
 
 
 def _work_together(runs: Sequence[Run]) -> None:
@@ -214,7 +277,9 @@ def _work_together(runs: Sequence[Run]) -> None:
             return
         for writer in writers.values():
             writer.resume()
-        members = [(settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, _scale(run)) for run in runs]
+        members = [
+            (settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, scale_of(run)) for run in runs
+        ]
         started = time.time()
         for records in recipe.train_group(members):
             for i, writer in writers.items():
@@ -223,10 +288,11 @@ def _work_together(runs: Sequence[Run]) -> None:
                 writer.record(records[i], synced=False)
         seconds = (time.time() - started) / len(runs)
         for writer in writers.values():
-            writer.finish(_summary(seconds, together=len(runs)))
+            writer.finish(summary(seconds, together=len(runs)))
 
 
-def _summary(seconds: float, **more: Any) -> dict[str, Any]:
+def summary(seconds: float, **more: Any) -> dict[str, Any]:
+    """What `done` says of a run that took so long."""
     return {"seconds": seconds, "finished": time.time(), "environment": environment(), **more}
 
 
@@ -237,7 +303,7 @@ def _all_open(runs: Sequence[Run]) -> Generator[list[Writer]]:
         yield [stack.enter_context(run.open()) for run in runs]
 
 
-def _scale(run: Run) -> Any:
+def scale_of(run: Run) -> Any:
     """The recorded mean weights this run's loss is multiplied with, if it is a scale control."""
     if run.spec.scale_from is None:
         return None
@@ -246,10 +312,15 @@ def _scale(run: Run) -> Any:
 
 
 def _prepare(environment: dict[str, str]) -> None:
-    """Set a worker process up: one thread, Ctrl-C is the parent's business, and no life without the parent."""
+    """Set a worker process up: Ctrl-C is the parent's business, and there is no life without the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
+    prepare()
+
+
+def prepare() -> None:
+    """Set a process up for runs: one thread, and the same bits every time."""
     os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     import torch
 
@@ -267,18 +338,21 @@ def _end_with_parent() -> None:
 
 
 def _done(group: Sequence[Spec], root: Path) -> bool:
-    return all(Run(spec, root).done for spec in group)
+    return all(Run(spec, root).over for spec in group)
 
 
 def _newest(spec: Spec, root: Path) -> Record | None:
-    records = Run(spec, root).records()
+    try:
+        records = Run(spec, root).records()
+    except ValueError:  # damaged, and not yet started again
+        return None
     return records[-1] if records else None
 
 
 def _failures(future: concurrent.futures.Future[Any], group: Sequence[Spec], display: Display) -> list[Failure]:
     error = future.exception()
     if error is not None:  # the process itself died
-        found = [Failure(spec=spec, reason=repr(error)) for spec in group]
+        found = [Failure(spec=spec, reason=repr(error), killed=True) for spec in group]
     else:
         found = [Failure(spec=Spec.from_dict(s), reason=reason) for s, reason in future.result()]
     for failure in found:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from reweigh.bench import plan, recipes
-from reweigh.bench.executors import Display, Failure, Workers, execute
+from reweigh.bench import plan, recipes, tuning_optuna
+from reweigh.bench.executors import Crew, Display, Failure, Workers, execute
 from reweigh.bench.plan import Question
 from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Spec
+from reweigh.bench.runs import Run, Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,15 @@ class Options:
     jobs: int = 2
     runs_dir: Path = Path("runs")
     data_root: Path | None = None
+    #: Who proposes tuning trials: a Latin square laid out beforehand, or Optuna, which learns from each.
+    tuner: Literal["latin", "optuna"] = "latin"
+    #: Where Optuna keeps its studies: a database URL; a journal beside the runs if not given.
+    storage: str | None = None
+    #: Who does the runs: processes of this machine, or a Ray cluster, at `address` or started for the occasion.
+    executor: Literal["local", "ray"] = "local"
+    address: str | None = None
+    #: Whether `torchrun` started this process and others to do every run together.
+    launched: bool = False
 
 
 def question(recipe_name: str, options: Options) -> Question:
@@ -73,18 +83,43 @@ def question(recipe_name: str, options: Options) -> Question:
 
 def run(asked: Question, options: Options, display: Display) -> list[Failure]:
     """Do all runs of an experiment, stage by stage; what is done already is not done again."""
-    with Workers(options.jobs, options.data_root) as workers:
+    with _workers(options) as workers:
 
         def do(title: str, specs: list[Spec]) -> list[Failure]:
             return execute(specs, options.runs_dir, workers=workers, display=display, title=title)
 
-        tuning = plan.tuning(asked)
-        failures = do("tuning", tuning) if tuning else []
+        tuning, failures = _tune(asked, options, do)
+        if any(failure.killed for failure in failures):  # a choice among fewer trials than the others had is not fair
+            return failures
         comparison = plan.comparison(asked, plan.choose(asked, tuning, options.runs_dir))
         failures += do("comparison", comparison)
         broken = {failure.spec.id for failure in failures}
         controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
         return failures + (do("scale control", controls) if controls else [])
+
+
+def _tune(
+    asked: Question, options: Options, do: Callable[[str, list[Spec]], list[Failure]]
+) -> tuple[list[Spec], list[Failure]]:
+    """The tuning runs, done, and those that failed."""
+    if options.tuner == "optuna":
+        return tuning_optuna.tune(asked, options.runs_dir, do, options.storage)
+    tuning = plan.tuning(asked)
+    for spec in tuning:
+        Run(spec, options.runs_dir).revive()
+    return tuning, do("tuning", tuning) if tuning else []
+
+
+def _workers(options: Options) -> AbstractContextManager[Crew]:
+    if options.launched:
+        from reweigh.bench.scale.launch import Launched
+
+        return Launched(options.data_root)
+    if options.executor == "local":
+        return Workers(options.jobs, options.data_root)
+    from reweigh.bench.executors_ray import RayWorkers
+
+    return RayWorkers(options.jobs, options.data_root, address=options.address)
 
 
 def _name(cell: Cell, changes: Mapping[str, str]) -> str:

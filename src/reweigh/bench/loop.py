@@ -21,6 +21,9 @@ from reweigh.torch.steps import Closure
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
+#: After so many broken batches in a row it is the model that is broken, and no other batch can mend it.
+_MOST_SKIPPED = 10
+
 
 class Live:
     """An objective at work: its state, the weights of the last step, and a factor on the loss.
@@ -95,16 +98,32 @@ def fit(
 
 
 class _Noting:
-    """The loss, noting down the losses of the batch itself (a bilevel step asks for those of other batches too)."""
+    """The loss, noting down the losses of the batch itself (a bilevel step asks for those of other batches too).
 
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], target: Tensor, live: Live) -> None:
-        self.loss, self.target, self.live = loss, target, live
+    What comes first is looked at by `judge`, which may refuse the step. A step that asks again may have moved the
+    parameters already, and can no longer be refused.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        target: Tensor,
+        live: Live,
+        judge: Callable[[Tensor], None],
+    ) -> None:
+        self.loss, self.target, self.live, self.judge = loss, target, live, judge
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         losses = self.loss(output, target)
         if target is self.target:
+            if self.live.losses is None:
+                self.judge(losses.detach())
             self.live.losses = losses.detach()
         return losses
+
+
+class _SkippedStep(Exception):  # noqa: N818 - it is no error
+    """Thrown out of a step that is not taken."""
 
 
 class Fitting:
@@ -128,7 +147,7 @@ class Fitting:
         self.meta_order = seeds.torch("meta")
         noisy = None if task.noisy is None else task.noisy[None]
         self.tally = EpochTally(1, n, noisy)
-        self.epoch = self.step = 0
+        self.epoch = self.step = self.skipped = self.skipped_in_a_row = 0
         self.mean_weights: list[float] = []
         self.trajectory: list[Tensor] = []
 
@@ -168,19 +187,52 @@ class Fitting:
         closure = Closure(
             model=self.model,
             batch=(x, y),
-            losses=_Noting(self.loss, y, self.live),
+            losses=_Noting(self.loss, y, self.live, self._refuse_broken),
             objective=objective,
             meta_batch=self._meta_batch(),
         )
         self.live.losses = self.live.weights = None
-        self.stepper.step(self.optimizer, closure)
-        self.live.advance()
-        losses, weights = self._seen(x, y)
-        self.sampler.update(indices, losses)
-        self.tally.update(indices[None], losses[None], weights[None])
-        if self.average is not None:
-            self.average.update(self.model)
+        before = self._buffers() if self.training.nonfinite == "skip" else {}
+        try:
+            self.stepper.step(self.optimizer, closure)
+        except _SkippedStep:
+            self.optimizer.zero_grad()
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(before[name])
+            self.skipped += 1
+            self.skipped_in_a_row += 1
+            self.tally.update(indices[None, :0], torch.zeros(1, 0), torch.zeros(1, 0))
+        else:
+            self.live.advance()
+            losses, weights = self._seen(x, y)
+            known = torch.isfinite(losses)  # a training that breaks down is recorded as such, and draws on
+            if bool(known.any()):
+                self.sampler.update(indices[known], losses[known])
+            self.tally.update(indices[None], losses[None], weights[None])
+            if self.average is not None:
+                self.average.update(self.model)
         self.step += 1
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """What a forward pass changes beside the parameters: running statistics, which a broken batch would spoil."""
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+
+    def _refuse_broken(self, losses: Tensor) -> None:
+        """Do what the training says about losses that are NaN or infinite."""
+        if self.training.nonfinite == "propagate":
+            return
+        broken = len(losses) - int(torch.isfinite(losses).sum())
+        if not broken:
+            self.skipped_in_a_row = 0
+            return
+        each_epoch = self.steps // self.training.epochs
+        if self.training.nonfinite == "skip" and self.skipped_in_a_row < min(_MOST_SKIPPED, each_epoch - 1):
+            raise _SkippedStep
+        again = f", after {self.skipped_in_a_row} steps that were skipped" if self.skipped_in_a_row else ""
+        raise FloatingPointError(
+            f"{broken} of {len(losses)} losses are NaN or infinite at step {self.step} (epoch {self.epoch}){again}. "
+            "Try a lower learning rate, or look at these examples."
+        )
 
     def _seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses and weights of the batch; steps that weigh by themselves tell their own weights."""
@@ -212,6 +264,7 @@ class Fitting:
             "step": self.step,
             "progress": self.epoch / self.training.epochs,
             **statistics,
+            **({"train/skipped": self.skipped} if self.training.nonfinite == "skip" else {}),
             **(self.task.facts() if self.epoch == 1 else {}),
         }
         self.model.eval()
@@ -234,6 +287,7 @@ class Fitting:
         return {
             "epoch": self.epoch,
             "step": self.step,
+            "skipped": self.skipped,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "stepper": self.stepper.state_dict(),
@@ -251,7 +305,7 @@ class Fitting:
         """Go on from a checkpoint's state, if there is one."""
         if state is None:
             return
-        self.epoch, self.step = state["epoch"], state["step"]
+        self.epoch, self.step, self.skipped = state["epoch"], state["step"], state["skipped"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])

@@ -31,6 +31,10 @@ class Training:
         `"constant"`, `"cosine"` to zero, or `"steps"`: times `decay` after each share of training in `milestones`.
     warmup
         Share of training over which the rate rises linearly from zero.
+    nonfinite
+        What to do when losses of a batch are NaN or infinite: `"propagate"` goes on, so that a training that breaks
+        down is recorded as such; `"skip"` does not take that step and counts it in `train/skipped`, at most ten times
+        in a row; `"raise"` ends the run with the step and the number.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -44,10 +48,12 @@ class Training:
     milestones: tuple[float, ...] = (0.8, 0.9)
     decay: float = 0.1
     warmup: float = 0.0
+    nonfinite: Literal["propagate", "skip", "raise"] = "propagate"
 
     def __post_init__(self) -> None:
         validate.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         validate.one_of("schedule", self.schedule, ("constant", "cosine", "steps"))
+        validate.one_of("nonfinite", self.nonfinite, ("propagate", "skip", "raise"))
         validate.positive("lr", self.lr)
         validate.whole("batch_size", self.batch_size, 1)
         validate.whole("epochs", self.epochs, 1)

@@ -56,6 +56,26 @@ class Trial:
 
     method: str
     lr: float
+    #: Number of the random draw, where the recipe draws its hyper-parameters itself.
+    draw: int = 0
+
+    def settings(self, table: Table) -> dict[str, Any]:
+        """What the trial changes of a row's settings."""
+        return {"lr": self.lr, **({table.draws: self.draw} if table.draws else {})}
+
+
+def draws(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
+    """`count` candidates whose settings the recipe draws; here only the method's own search space is gone through."""
+    base = method(text)
+    axes = {} if as_written else search_axes(base)
+    return [
+        Trial(
+            method=str(with_values(base, {name: values[i % len(values)] for name, values in axes.items()})),
+            lr=lr,
+            draw=i,
+        )
+        for i in range(count)
+    ]
 
 
 def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
@@ -65,7 +85,7 @@ def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> lis
     hyper-parameter at once, so that few trials still see all values of each. With `as_written` only the rate moves.
     """
     base = method(text)
-    axes = {**({} if as_written else _axes(base)), "": _rates(count)}
+    axes = {**({} if as_written else search_axes(base)), "": _rates(count)}
     longest = max(len(values) for values in axes.values())
     found: dict[Trial, None] = {}
     for i in range(longest * longest * count):
@@ -73,7 +93,7 @@ def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> lis
         turn = i // longest
         chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(axes.items())}
         rate = chosen.pop("")
-        found[Trial(method=str(_with(base, chosen)), lr=lr * rate)] = None
+        found[Trial(method=str(with_values(base, chosen)), lr=lr * rate)] = None
         if len(found) == count:
             break
     return list(found)
@@ -89,13 +109,14 @@ def tuning(question: Question) -> list[Spec]:
         for text in table.methods_of(cell):
             settings = question.row_settings(cell, text)
             written = table.row(text).method
-            found = trials(written, settings["lr"], table.trials_of(cell), as_written=table.as_written)
+            candidates = draws if table.draws else trials
+            found = candidates(written, settings["lr"], table.trials_of(cell), as_written=table.as_written)
             specs += [
                 Spec(
                     recipe=question.recipe,
                     cell=cell.name,
                     label=text,
-                    settings={**settings, "lr": trial.lr},
+                    settings={**settings, **trial.settings(table)},
                     method=trial.method,
                     seed=TUNING_SEED,
                     stage="tune",
@@ -116,8 +137,8 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
         run = Run(spec, root)
         if not run.done:
             continue
-        values = [float(record[table.select]) for record in run.records()]
-        trial = Trial(method=spec.method, lr=spec.settings["lr"])
+        values = table.selecting(run.records())
+        trial = Trial(method=spec.method, lr=spec.settings["lr"], draw=spec.settings[table.draws] if table.draws else 0)
         candidates.setdefault((spec.cell, spec.label), []).append((values[table.best(values)], trial))
     chosen = {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
     untuned = as_written(question)
@@ -145,8 +166,8 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> l
     for cell in question.table.cells:
         rows = {m: chosen[cell.name, m] for m in question.table.methods_of(cell) if (cell.name, m) in chosen}
         if _controlled(question, cell, rows):
-            normalised = _with(method(rows[question.table.primary].method), {"normalize": "mean"})
-            rows[NORMALISED] = Trial(method=str(normalised), lr=rows[BASELINE].lr)
+            normalised = with_values(method(rows[question.table.primary].method), {"normalize": "mean"})
+            rows[NORMALISED] = replace(rows[BASELINE], method=str(normalised))
         for label, trial in rows.items():
             settings = question.row_settings(cell, question.table.primary if label == NORMALISED else label)
             specs += [
@@ -154,7 +175,7 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> l
                     recipe=question.recipe,
                     cell=cell.name,
                     label=label,
-                    settings={**settings, "lr": trial.lr},
+                    settings={**settings, **trial.settings(question.table)},
                     method=trial.method,
                     seed=seed,
                 )
@@ -188,7 +209,7 @@ def _controlled(question: Question, cell: Cell, rows: Mapping[str, Trial]) -> bo
     )
 
 
-def _axes(base: Method) -> dict[str, tuple[Any, ...]]:
+def search_axes(base: Method) -> dict[str, tuple[Any, ...]]:
     """The hyper-parameters worth searching of every part of a method, by dotted name."""
     axes: dict[str, tuple[Any, ...]] = {}
     for slot, value in base.parts():
@@ -202,7 +223,7 @@ def _axes(base: Method) -> dict[str, tuple[Any, ...]]:
     return axes
 
 
-def _with(base: Method, changes: Mapping[str, Any]) -> Method:
+def with_values(base: Method, changes: Mapping[str, Any]) -> Method:
     """The method with some hyper-parameters replaced; a bare name belongs to the objective."""
     for name, value in changes.items():
         slot, _, field = name.rpartition(".")

@@ -26,6 +26,11 @@ class Outcome:
     value: float
     last: float
 
+    @property
+    def lr(self) -> float | None:
+        """The learning rate of the run: what it recorded, where the recipe draws it, or else its setting."""
+        return self.records[self.chosen].get("lr", self.run.spec.settings.get("lr"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -53,7 +58,7 @@ class Row:
     @property
     def lr(self) -> float | None:
         """The learning rate it was run with."""
-        return next(iter(self.outcomes.values())).run.spec.settings.get("lr")
+        return next(iter(self.outcomes.values())).lr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,18 +158,19 @@ def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _open_settings(table: Table, run: Run, cell: Cell | None) -> dict[str, Any]:
-    """A run's settings without the tuned rate and without what its cell or row sets, unless it was run otherwise."""
+    """A run's settings without what was tuned and without what its cell or row sets, unless it was run otherwise."""
     copied = {plan.NORMALISED: table.primary, plan.SCALED_BASELINE: plan.BASELINE}
     row = table.row(copied.get(run.spec.label, run.spec.label))
     fixed = {name: json.dumps(v) for name, v in {**(cell.settings if cell else {}), **row.settings}.items()}
     settings = run.spec.settings.items()
-    return {name: value for name, value in settings if name != "lr" and fixed.get(name) != json.dumps(value)}
+    tuned = ("lr", table.draws)
+    return {name: value for name, value in settings if name not in tuned and fixed.get(name) != json.dumps(value)}
 
 
 def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Results:
     done = [run for run in runs if run.done and run.summary()["records"]]
     table = replace(table, primary=_primary(table, done))
-    current = _current(done)
+    current = _current(done, table.draws)
     finished, used = ({run.directory for run in some} for some in (done, current))
     known = {cell.name: cell for cell in table.cells}
     names = [name for name in known if any(run.spec.cell == name for run in current)]
@@ -177,7 +183,7 @@ def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Re
             _cell(table, known.get(name) or Cell(name=name, settings={}), [r for r in current if r.spec.cell == name])
             for name in names
         ],
-        unfinished=[run for run in runs if run.directory not in finished],
+        unfinished=[run for run in runs if run.directory not in finished and not run.pruned],
         superseded=[run for run in done if run.directory not in used],
         provenance=_provenance(done),
     )
@@ -192,12 +198,12 @@ def _primary(table: Table, runs: Sequence[Run]) -> str:
     return sources[0] if sources else table.primary
 
 
-def _current(runs: Sequence[Run]) -> list[Run]:
+def _current(runs: Sequence[Run], draws: str = "") -> list[Run]:
     """Without the runs of a row that were tuned otherwise: the tuning with most seeds stays, then the newest."""
     tunings: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in runs:
         if run.spec.stage == "final" and run.spec.scale_from is None:
-            tuning = f"{run.spec.method} {run.spec.settings.get('lr')}"
+            tuning = f"{run.spec.method} {run.spec.settings.get('lr')} {run.spec.settings.get(draws)}"
             row = tunings.setdefault((run.spec.cell, run.spec.label), {})
             row.setdefault(tuning, []).append(run)
     kept = {run.spec.id for row in tunings.values() for run in max(row.values(), key=_seeds_then_age)}
@@ -231,7 +237,7 @@ def row_order(table: Table) -> list[str]:
 
 def _outcome(table: Table, run: Run) -> Outcome:
     records = run.records()
-    chosen = table.best([float(record[table.select]) for record in records])
+    chosen = table.best(table.selecting(records))
     return Outcome(
         run=run,
         records=records,

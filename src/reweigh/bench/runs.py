@@ -6,21 +6,28 @@ runs/longtail/3f9c21d07a44/
     records.jsonl   what the recipe yielded, one JSON object a line, as it came
     arrays/*.npy    larger results, whole or not there at all
     checkpoint.pt   where to go on from, if the recipe keeps one
+    sharded/        the same of a training on several processes
     done            written last: only a run that has it counts
+    trial.json      which trial of a study the run is, if it is one
+    pruned          written instead of `done` when the study gave the run up
     error.txt       why the last attempt failed, if it did
     lock            held while a process works on the run
 ```
 
 Everything is written to a temporary name and renamed, or appended and flushed line by line; a torn last line is
-dropped when the run resumes. The operating system lets go of the lock of a process that dies.
+dropped when the run resumes. A checkpoint ends with its own hash: one that does not match is not trusted, and neither
+are records that are not JSON. Then the run starts again. The operating system lets go of the lock of a process that
+dies.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
+import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +37,9 @@ from typing import Any, Literal
 import numpy as np
 
 Record = dict[str, Any]
+
+#: Bytes of the hash at the end of a checkpoint.
+_DIGEST = hashlib.sha256().digest_size
 
 
 class RunTakenError(RuntimeError):
@@ -99,6 +109,21 @@ class Run:
         """Whether the run has finished."""
         return (self.directory / "done").exists()
 
+    @property
+    def pruned(self) -> bool:
+        """Whether a study gave the run up: it is no result, and there is nothing left to do."""
+        return (self.directory / "pruned").exists()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.done or self.pruned
+
+    def revive(self) -> None:
+        """Make a run that is or was a trial of a study an ordinary one, to be done to its end."""
+        for name in ("trial.json", "pruned"):
+            (self.directory / name).unlink(missing_ok=True)
+
     def records(self) -> list[Record]:
         """What has been recorded so far, without a torn last line."""
         return _read_lines(self.directory / "records.jsonl")
@@ -142,20 +167,29 @@ class Writer:
         saved: dict[str, Any] | None = None
         if self._checkpoint.exists():
             saved = _load_checkpoint(self._checkpoint)
-        self._count = 0 if saved is None else int(saved["records"])
-        kept = _read_lines(self._lines)[: self._count]
-        if len(kept) < self._count:  # the records are the truth: without them the checkpoint cannot be trusted
-            saved, kept, self._count = None, [], 0
-        write_atomically(self._lines, "".join(_line(record) for record in kept))
+        if not self.rewind(0 if saved is None else int(saved["records"])):
+            saved = None  # the records are the truth: without them the checkpoint cannot be trusted
         return None if saved is None else saved["state"]
+
+    def rewind(self, count: int) -> bool:
+        """Drop all records but the first so many; False, and all are dropped, if there are not so many to be read."""
+        kept = _readable_lines(self._lines)[:count]
+        whole = len(kept) == count
+        kept = kept if whole else []
+        self._count = len(kept)
+        write_atomically(self._lines, "".join(_line(record) for record in kept))
+        return whole
 
     def record(self, record: Record, *, synced: bool = True) -> None:
         """Append one record; `synced` waits until it is on the disk itself."""
-        with self._lines.open("a") as lines:
+        line = _line(record).encode()
+        # Unbuffered: what a full disk refused must not come after all, half of it, when a buffer is closed.
+        with self._lines.open("ab", buffering=0) as lines:
             before = lines.tell()
             try:
-                lines.write(_line(record))
-                lines.flush()
+                written = 0
+                while written < len(line):
+                    written += lines.write(line[written:]) or 0
                 if synced:
                     os.fsync(lines.fileno())
             except OSError:  # a full disk: take back the half line, so that the file stays readable
@@ -167,23 +201,34 @@ class Writer:
         """Keep `state` (tensors, numbers, containers) as the place to go on from."""
         import torch
 
-        temporary = self._checkpoint.with_suffix(".tmp")
-        torch.save({"records": self._count, "state": state}, temporary)
-        temporary.replace(self._checkpoint)
+        content = io.BytesIO()
+        torch.save({"records": self._count, "state": state}, content)
+        content.write(hashlib.sha256(content.getbuffer()).digest())
+        write_atomically(self._checkpoint, content.getbuffer(), synced=False)
 
     def array(self, name: str, values: np.ndarray[Any, Any]) -> None:
         """Keep a larger result."""
         folder = self.run.directory / "arrays"
         folder.mkdir(exist_ok=True)
-        temporary = folder / f"{name}.tmp"
-        with temporary.open("wb") as file:
-            np.save(file, values, allow_pickle=False)
-        temporary.replace(folder / f"{name}.npy")
+        content = io.BytesIO()
+        np.save(content, values, allow_pickle=False)
+        write_atomically(folder / f"{name}.npy", content.getbuffer(), synced=False)
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return self._count
+
+    def prune(self) -> None:
+        """Mark the run as given up; it will not be resumed."""
+        write_atomically(self.run.directory / "pruned", json.dumps({"records": self._count}))
+        self._checkpoint.unlink(missing_ok=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as done; its checkpoint is no longer needed."""
         write_atomically(self.run.directory / "done", json.dumps({"records": self._count, **summary}, indent=1))
         self._checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.run.directory / "sharded", ignore_errors=True)
         (self.run.directory / "error.txt").unlink(missing_ok=True)
 
 
@@ -191,20 +236,21 @@ def load_runs(root: Path) -> list[Run]:
     """Every run under a folder, finished or not, in a stable order."""
     runs: list[Run] = []
     for path in sorted(root.glob("*/*/spec.json")):
-        run = Run(Spec.from_dict(json.loads(path.read_text())), root)
+        run = Run(_read_spec(path), root)
         if run.directory == path.parent:  # a renamed or edited directory is not the run it says it is
             runs.append(run)
     return runs
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is either whole or as it was before."""
+def write_atomically(path: Path, content: str | bytes | memoryview, *, synced: bool = True) -> None:
+    """Write a file so that it is either whole or as it was before; `synced` waits until it is on the disk itself."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -221,16 +267,26 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a record holds numbers, strings and lists of them, got {type(value).__name__}")
 
 
+def _read_spec(path: Path) -> Spec:
+    try:
+        return Spec.from_dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} does not say what the run is ({error}). Something else changed the file; delete the run's "
+            "directory to run it again."
+        ) from None
+
+
 def _read_lines(path: Path) -> list[Record]:
     if not path.exists():
         return []
     records: list[Record] = []
-    with path.open() as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 records.append(json.loads(line))
-            except json.JSONDecodeError:
-                if line.endswith("\n"):
+            except ValueError:
+                if line.endswith(b"\n"):
                     raise ValueError(
                         f"line {number} of {path} is not JSON. Something else changed the file; delete the "
                         "run's directory to run it again."
@@ -239,10 +295,22 @@ def _read_lines(path: Path) -> list[Record]:
     return records
 
 
+def _readable_lines(path: Path) -> list[Record]:
+    """The records of a run that is not done yet; none if one of them is damaged."""
+    try:
+        return _read_lines(path)
+    except ValueError:
+        return []
+
+
 def _load_checkpoint(path: Path) -> dict[str, Any] | None:
     import torch
 
+    content = path.read_bytes()
+    body, digest = content[:-_DIGEST], content[-_DIGEST:]
+    if hashlib.sha256(body).digest() != digest:  # torch reads changed numbers without a word
+        return None
     try:
-        return torch.load(path, weights_only=True)
-    except Exception:  # a truncated or foreign file: starting again is always right
+        return torch.load(io.BytesIO(body), weights_only=True)
+    except Exception:  # a foreign file: starting again is always right
         return None

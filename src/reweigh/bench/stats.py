@@ -6,7 +6,9 @@ the same table are corrected for their number (Holm). What scipy and statsmodels
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -162,9 +164,23 @@ def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
     others = [name for name, d in differences.items() if not d.primary]
     if not others:
         return dict(differences)
-    adjusted: Any = multipletests([differences[name].p for name in others], method="holm")[1]
+    with _little_to_collect():
+        adjusted: Any = multipletests([differences[name].p for name in others], method="holm")[1]
     holm = dict(zip(others, (float(p) for p in adjusted), strict=True))
     return {name: replace(d, p_holm=holm[name]) if name in holm else d for name, d in differences.items()}
+
+
+@contextlib.contextmanager
+def _little_to_collect() -> Generator[None]:
+    """`multipletests` collects garbage, half a second each time where torch is loaded: hide what is there already."""
+    hidden = gc.get_freeze_count() == 0  # else somebody has done so for reasons of their own, and it stays so
+    if hidden:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if hidden:
+            gc.unfreeze()
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:

@@ -36,7 +36,9 @@ class EpochTally:
 
     def close(self, tau: Tensor | None) -> tuple[list[dict[str, Any]], Tensor]:
         """Statistics for each member, and the mean weight of each step, `(steps, members)`; then start anew."""
-        mean_weights = torch.stack([weights.mean(-1) for _, _, weights in self._steps])
+        # A step that was skipped has no weights, and counts as one that left the scale alone.
+        means = (w.mean(-1) if w.shape[-1] else w.new_ones(len(w)) for _, _, w in self._steps)
+        mean_weights = torch.stack(list(means))
         indices, losses, weights = (torch.cat(parts, -1) for parts in zip(*self._steps, strict=True))
         self._steps.clear()
         self.newest.scatter_(1, indices, losses.to(self.newest.dtype))

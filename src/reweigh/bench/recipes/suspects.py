@@ -18,21 +18,19 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
 from reweigh.bench.data import noisy_labels, split
-from reweigh.bench.loop import fit
+from reweigh.bench.loop import Fitting, fit
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Run, Writer
+from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.suspects import PrecisionRecall, precision_recall, suspects
 from reweigh.bench.task import Task, predict, scores
@@ -144,14 +142,22 @@ def _fitted(
     settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: Writer, scale: Floats | None
 ) -> torch.nn.Module:
     """The trained model; its records are not kept, its arrays and checkpoints are."""
+    model = _untrained(settings, problem, method, seeds)
+    for _ in fit(problem, model, method, settings.training(), seeds, writer, scale=scale, augment=_augment(settings)):
+        pass
+    return model.eval()
+
+
+def _untrained(settings: Settings, problem: Task, method: Method, seeds: Seeds) -> torch.nn.Module:
     with seeds.ambient("init"):
         model = supervised.build(settings, problem, method)
     if problem.x_train.ndim == 4:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    augment = supervised.data.Augment() if settings.augment else None
-    for _ in fit(problem, model, method, settings.training(), seeds, writer, scale=scale, augment=augment):
-        pass
-    return model.eval()
+    return model
+
+
+def _augment(settings: Settings) -> supervised.data.Augment | None:
+    return supervised.data.Augment() if settings.augment else None
 
 
 def _out_of_fold(
@@ -175,10 +181,13 @@ def _out_of_fold(
             x_test=problem.x_train[held[:1]],
             y_test=problem.y_train[held[:1]],
         )
-        with tempfile.TemporaryDirectory() as folder, Run(writer.run.spec, Path(folder)).open() as aside:
+        model = _untrained(settings, part, method, seeds)
+        # Nothing of a fold is written: it is short, and only what it says of the other examples is kept.
+        fitting = Fitting(part, model, method, settings.training(), seeds, writer)
+        while fitting.epoch < settings.epochs:
             # Fewer examples are fewer steps: a factor for every step goes on as far as they do.
-            model = _fitted(settings, part, method, seeds, aside, scale)
-        probabilities[held] = predict(model, problem.x_train[held]).double().softmax(-1).numpy()
+            fitting.run_epoch(scale, _augment(settings))
+        probabilities[held] = predict(model.eval(), problem.x_train[held]).double().softmax(-1).numpy()
     return probabilities
 
 

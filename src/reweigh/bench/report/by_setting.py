@@ -31,8 +31,14 @@ def by_setting(results: Results) -> list[Group]:
         for others, members in _alike(cells, name).items():
             places = dict(sorted((float(cell.cell.settings[name]), cell) for cell in members))
             if len(places) >= 3:
-                groups.append(Group(name=others, panels=_panels(results, name, places)))
+                groups.append(Group(name=_shared(members) or others, panels=_panels(results, name, places)))
     return groups
+
+
+def _shared(cells: Sequence[CellResults]) -> str:
+    """What the names of cells have in common, between their commas."""
+    first, *rest = (cell.cell.name.split(", ") for cell in cells)
+    return ", ".join(part for part in first if all(part in other for other in rest))
 
 
 def _alike(cells: Sequence[CellResults], name: str) -> dict[str, list[CellResults]]:

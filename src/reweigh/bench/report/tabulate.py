@@ -63,9 +63,9 @@ class Grid:
 
     @property
     def seeds(self) -> list[int]:
-        """The number of seeds that most entries of each cell have."""
+        """The number of seeds that most entries of each cell have; 0 where only tuning has finished."""
         columns = ([entries[i] for _, entries in self.rows] for i in range(len(self.cells)))
-        return [statistics.mode([entry.n for entry in column if entry]) for column in columns]
+        return [statistics.mode([entry.n for entry in column if entry] or [0]) for column in columns]
 
 
 def grid(results: Results) -> Grid:
@@ -157,7 +157,7 @@ def _texts(results: Results, grid: Grid, entries: Sequence[Entry | None]) -> lis
 
 def _legend(results: Results, grid: Grid) -> list[str]:
     table = results.table
-    seeds = ", ".join(dict.fromkeys(map(str, grid.seeds)))
+    seeds = ", ".join(dict.fromkeys(str(n) for n in grid.seeds if n)) or "no"
     found = [
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
         f"seeds; in brackets the paired difference to the baseline with its 95 % interval; then the last epoch's mean.",

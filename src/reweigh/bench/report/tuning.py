@@ -104,7 +104,7 @@ def _parameters(outcome: Outcome) -> Parameters:
 
 
 def _rate(outcome: Outcome) -> float:
-    return round(float(outcome.run.spec.settings.get("lr", 0.0)), 10)
+    return round(float(outcome.lr or 0.0), 10)
 
 
 def _row_name(name: str | None, value: object, label: str) -> str:

@@ -172,16 +172,23 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
         f"at {BASELINE_NAME}'s learning rate, the gain"
     )
     scaled = f"{BASELINE_NAME.capitalize()} with its loss multiplied by {primary}'s mean weight"
+    finished = sum(c.scaled is not None for c in gains)
+    unfinished = f"{scaled} has not finished there: nothing is said about it."
     if len(gains) == 1:
         return [
             f"{lead} {'survives' if survives else 'is not seen any more'} in the one setting that gained.",
             f"{scaled} {'gains there too' if also else 'does not gain there'}, and "
-            + (f"{primary} is ahead of it." if beyond else f"there is no evidence that {primary} is ahead of it."),
+            + (f"{primary} is ahead of it." if beyond else f"there is no evidence that {primary} is ahead of it.")
+            if finished
+            else unfinished,
         ]
+    whole = "" if finished == len(gains) else f" (of {finished} that have finished)"
     return [
         f"{lead} survives in {_count(survives, len(gains))} of the {len(gains)} settings that gained.",
-        f"{scaled} gains too in {_count(also, len(gains))} of them, and {primary} is ahead of that in "
-        f"{_count(beyond, len(gains))}.",
+        f"{scaled} gains too in {_count(also, finished)} of them{whole}, and {primary} is ahead of that in "
+        f"{_count(beyond, finished)}."
+        if finished
+        else unfinished,
     ]
 
 

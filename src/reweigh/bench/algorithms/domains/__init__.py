@@ -1,0 +1,44 @@
+"""Learning from several domains for one that is not seen, one algorithm a file: the file name is its name.
+
+An algorithm turns equally many examples of each training domain into a step. Its *classification losses*, one an
+example, go through the method's objective, whichever that is; what it adds of its own, penalties and adversaries, stays
+as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench import _names
+from reweigh.bench.algorithms.domains._base import Algorithm, Batch, Learner, Network, Setup, Weigher
+
+__all__ = ["Algorithm", "Batch", "Learner", "Network", "Setup", "Weigher", "build", "names"]
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The algorithms there are: the files of this folder."""
+    return _names.listing(_FOLDER)
+
+
+def build(name: str, **options: Any) -> Algorithm:
+    """The algorithm of this name.
+
+    Parameters
+    ----------
+    name
+        A file of this folder.
+    options
+        Hyper-parameters; those that the algorithm does not have are an error.
+
+    Examples
+    --------
+    >>> build("irm", weight=10.0)
+    IRM(weight=10.0, anneal=0.1)
+    """
+    module = _names.module(__name__, _FOLDER, name, "algorithm")
+    kind = getattr(module, module.__all__[0])
+    _names.check_options(name, kind, options)
+    return kind(**options)

@@ -1,0 +1,226 @@
+"""Domains as networks see them: who is learnt from, who is chosen by, who is left out; and which network."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reweigh.bench import data, domains, models
+from reweigh.bench.algorithms.domains._base import Network
+from reweigh.bench.algorithms.domains._fit import Pool, Problem, Source, Target
+from reweigh.bench.data._cache import cache_folder, replacing
+from reweigh.bench.domains import Domain, Domains
+from reweigh.bench.domains._augment import augmented
+from reweigh.bench.seeds import Seeds
+
+Array = np.ndarray[Any, Any]
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Parts of the pre-trained network that stay as they are and are computed once: stem and six of seven stages.
+_FROZEN = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Rows of one domain: to learn from, to hold out, and to report on when it is the one left out."""
+
+    train: Array
+    held: Array
+    report: Array
+
+
+@functools.lru_cache(maxsize=3)
+def load(name: str) -> Domains:
+    """The domains of this name, read once a process."""
+    root = os.environ.get("REWEIGH_DATA")
+    return domains.load(name, root=Path(root) if root else None)
+
+
+def parts(found: Domains, held: float, seeds: Seeds) -> list[Parts]:
+    """A share of every domain held out, each class alike.
+
+    Where domains show the same things, things are held out and not pictures: a thing is learnt from, chosen by or
+    reported on, in all domains alike.
+    """
+    first = found.domains[0]
+    if first.identity is None:
+        result: list[Parts] = []
+        for domain in found.domains:
+            stay, out = data.split(domain.y, held, seeds.numpy(f"held out of {domain.name}"))
+            result.append(Parts(train=stay, held=out, report=stay))
+        return result
+    rng = seeds.numpy("held out things")
+    others, report = data.split(first.y, held, rng)
+    stay, out = data.split(first.y[others], held, rng)
+    stay, out = others[stay], others[out]
+    return [Parts(**{k: _rows(first, domain, v) for k, v in {"train": stay, "held": out, "report": report}.items()})
+            for domain in found.domains]  # fmt: skip
+
+
+def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
+    """The rows of a domain that show the same things as these rows of the first."""
+    assert first.identity is not None
+    if domain.identity is None:
+        raise ValueError(f"{domain.name} does not say what its examples show, but {first.name} does.")
+    return np.flatnonzero(np.isin(domain.identity, first.identity[chosen]))
+
+
+def problem(found: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> Problem:
+    """All domains but one to learn from, and that one behind its guard."""
+    inputs = [activations(found, k, model) for k in range(len(found.domains))]
+    plain = _tensor(found, model)
+    changed = functools.partial(_augmented, plain) if augment else plain
+
+    def pool(k: int, rows: Array, tensor: Any) -> Pool:
+        return Pool(x=_Rows(inputs[k], rows), y=found.domains[k].y[rows], tensor=tensor)
+
+    sources = [
+        Source(name=domain.name, train=pool(k, split[k].train, changed), held=pool(k, split[k].held, plain))
+        for k, domain in enumerate(found.domains)
+        if k != left_out
+    ]
+    own = split[left_out]
+    target = Target(found.domains[left_out].name, pool(left_out, own.report, plain), pool(left_out, own.held, plain))
+    return Problem(sources=sources, target=target, classes=found.classes)
+
+
+class _Rows:
+    """Some rows of an array, which may lie on disk, without a copy of them."""
+
+    def __init__(self, whole: Array, rows: Array) -> None:
+        self.whole, self.rows = whole, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, chosen: Array) -> Array:
+        return self.whole[self.rows[chosen]]
+
+
+def _tensor(found: Domains, model: str) -> Any:
+    """How inputs become tensors: images to numbers about zero, everything else as it is."""
+    if found.domains[0].x.dtype != np.uint8 or is_cached(model):
+        return _as_it_is
+    pretrained = "imagenet" in model
+    mean = IMAGENET_MEAN if pretrained else (0.5,) * found.domains[0].x.shape[-1]
+    deviation = IMAGENET_DEVIATION if pretrained else (0.5,) * found.domains[0].x.shape[-1]
+    return functools.partial(_normalised, mean, deviation)
+
+
+def _as_it_is(x: Array) -> Tensor:
+    return _arranged(torch.from_numpy(np.ascontiguousarray(x)).float())
+
+
+def _normalised(mean: tuple[float, ...], deviation: tuple[float, ...], x: Array) -> Tensor:
+    return _arranged(data.normalize(data.as_tensor(np.ascontiguousarray(x)), mean, deviation))
+
+
+def _arranged(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def _augmented(plain: Any, x: Array) -> Tensor:
+    return plain(augmented(x))
+
+
+def is_cached(model: str) -> bool:
+    """Whether a model's lower part is computed once and kept."""
+    return model.startswith("efficientnet_lite0")
+
+
+def activations(found: Domains, k: int, model: str) -> Array:
+    """What a network is given of a domain: its inputs, or what the frozen part of the network makes of them."""
+    if not is_cached(model):
+        return found.domains[k].x
+    digest = hashlib.sha256(f"1 {model} {_FROZEN} {found.name} {found.source} {k}".encode())
+    return _activations(digest.hexdigest()[:16], model, found.name, k)
+
+
+@functools.lru_cache(maxsize=16)
+def _activations(digest: str, model: str, name: str, k: int) -> Array:
+    kept = cache_folder() / "features" / f"activations-{digest}.npy"
+    if not kept.exists():
+        images = load(name).domains[k].x
+        trunk = _pretrained(model).embed[:_FROZEN].eval()
+        with torch.no_grad():
+            made = [
+                trunk(_normalised(IMAGENET_MEAN, IMAGENET_DEVIATION, images[i : i + 64])).numpy()
+                for i in range(0, len(images), 64)
+            ]
+        with replacing(kept) as temporary, temporary.open("wb") as file:
+            np.save(file, np.concatenate(made), allow_pickle=False)
+    return np.load(kept, allow_pickle=False)
+
+
+@functools.lru_cache(maxsize=2)
+def _pretrained(model: str) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the last layer, which is thrown away
+        return models.build(model, (3, 64, 64), 2)
+
+
+def network(
+    model: str, shape: tuple[int, ...], classes: int, channels: int, *, dropout: float, options: Mapping[str, Any]
+) -> Network:
+    """A fresh network, its last layer drawn from the ambient generator, for inputs with some channels more.
+
+    Parameters
+    ----------
+    model, shape, classes
+        The model's name, the shape of one input, and the number of classes.
+    channels
+        Further channels, whose first weights are those of the channels there are, in turn.
+    dropout
+        Of the features.
+    options
+        Further options of the model.
+    """
+    if is_cached(model):
+        embed: nn.Sequential = copy.deepcopy(_pretrained(model).embed[_FROZEN:])
+    else:
+        built: Any = models.build(model, shape, classes, **options)
+        embed = built.embed if hasattr(built, "embed") else built[:-1]
+    if channels:
+        _widen(embed, channels)
+    features = _features(embed, shape, channels)
+    if dropout:
+        embed = nn.Sequential(*embed, nn.Dropout(dropout))
+    made = Network(embed, features, classes, fixed_statistics="imagenet" in model)
+    # Half the time of a step of convolutions on a CPU; a matter of memory alone.
+    return made.to(memory_format=torch.channels_last) if len(shape) == 3 else made  # pyright: ignore[reportCallIssue]
+
+
+@torch.no_grad()
+def _features(embed: nn.Sequential, shape: tuple[int, ...], channels: int) -> int:
+    was = embed.training
+    made = embed.eval()(torch.zeros(2, shape[0] + channels, *shape[1:]))
+    embed.train(was)
+    if made.ndim != 2:
+        raise ValueError(f"features must be vectors, got shape {tuple(made.shape[1:])}.")
+    return made.shape[1]
+
+
+@torch.no_grad()
+def _widen(embed: nn.Module, channels: int) -> None:
+    """More input channels for the first layer, in place."""
+    for layer in embed.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.in_channels += channels
+        elif isinstance(layer, nn.Linear):
+            layer.in_features += channels
+        else:
+            continue
+        there = layer.weight.shape[1]
+        turn = torch.arange(there + channels) % there
+        layer.weight = nn.Parameter(layer.weight[:, turn].clone())
+        return
+    raise ValueError("the network has no layer whose inputs could be widened.")

@@ -1,0 +1,15 @@
+"""What all tests of the bench share."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def without_waiting_for_the_disk() -> Iterator[None]:
+    """Made-up runs are thousands of small files, and no test here pulls the plug: what a kill leaves behind does not
+    depend on it, and the processes that tests start and kill do wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
