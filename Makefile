@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 TENSORFLOW := .venv-tensorflow
+RAY := .venv-ray
 # One line of progress for each step; pip stays quiet unless it fails.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
 # Small models on few cores: one OpenMP thread a process beats barrier stalls, and
@@ -14,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow test-tensorflow lint format docs bench clean
+.PHONY: help demo test test-fast test-slow test-tensorflow test-ray lint format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -59,6 +60,18 @@ test-tensorflow: $(TENSORFLOW)/stamps/ready ## test the Keras adapter on TensorF
 	KERAS_BACKEND=tensorflow TF_ENABLE_ONEDNN_OPTS=0 TF_CPP_MIN_LOG_LEVEL=2 \
 	  $(TENSORFLOW)/bin/python tests/integrations/workers/keras_backend.py
 
+# Ray brings services of its own; a cluster is no part of the ordinary run.
+$(RAY)/stamps/ready: pyproject.toml constraints.txt
+	@echo "==> making $(RAY) and installing Ray (once)"
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[bench,ray]' pytest pytest-timeout hypothesis
+	@mkdir -p $(RAY)/stamps && touch $@
+
+test-ray: $(RAY)/stamps/ready ## test runs on a Ray cluster, in an environment of its own
+	$(RAY)/bin/python -m pytest tests/bench/scale/test_ray.py
+
 lint: $(STAMPS)/dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,4 +89,4 @@ bench: $(STAMPS)/dev ## time the library against plain training and its peers; w
 	@for script in benchmarks/[!_]*.py; do echo "==> $$script"; $(BIN)/python $$script || exit 1; done
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(TENSORFLOW) docs/_build docs/generated demo dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(TENSORFLOW) $(RAY) docs/_build docs/generated demo dist .pytest_cache .ruff_cache

@@ -16,6 +16,7 @@ SHAPES = {
     "resnet32": [(3, 32, 32), (1, 28, 28)],
     "wrn:depth=10,width=1": [(3, 32, 32), (1, 28, 28)],
     "vit:depth=2": [(3, 32, 32), (1, 28, 28)],
+    "deit:patch=4,depth=2,width=24,heads=2,drop=0.0": [(3, 32, 32), (1, 28, 28)],
     "efficientnet_lite0": [(3, 64, 64)],
     "resnet50:width=8": [(3, 64, 64), (1, 33, 33)],
 }
@@ -42,7 +43,7 @@ def count(model):
 
 def test_the_folder_is_the_registry():
     assert models.names() == [
-        "cnn", "conv4", "efficientnet_lite0", "linear", "mlp", "resnet32", "resnet50", "vit", "wrn",
+        "cnn", "conv4", "deit", "efficientnet_lite0", "linear", "mlp", "resnet32", "resnet50", "vit", "wrn",
     ]  # fmt: skip
     assert {case.partition(":")[0] for case in SHAPES} == set(models.names())
     rows = {row.name: row for row in models.describe()}
@@ -274,6 +275,25 @@ def test_wide_resnet_blocks_start_behind_their_normalisation():
 def test_tiny_vit_parameters():
     # Patches 48*192+192; a layer: two norms 768, qkv 111 168, projection 37 056, feed-forward 295 872; norm; head.
     assert count(on_meta("vit", (3, 32, 32), 10)) == 9408 + 6 * (768 + 111_168 + 37_056 + 295_872) + 384 + 1930
+
+
+def test_deit_small_has_the_published_size():
+    """Patches, token, 197 positions, 12 layers, normalisation, 1000 classes: 22.05 million."""
+    layer = 768 + 443_520 + 147_840 + 768 + 591_360 + 590_208
+    assert count(on_meta("deit", (3, 224, 224), 1000)) == 295_296 + 384 + 75_648 + 12 * layer + 768 + 385_000
+
+
+def test_deit_skips_parts_in_training_only_and_keeps_their_mean():
+    model = made("deit:patch=4,depth=2,width=12,heads=3,drop=0.5", (1, 8, 8))
+    x = inputs((1, 8, 8))
+    assert torch.equal(model.eval()(x), model(x))
+    block, added = model.train().blocks[1], torch.ones(4000, 1, 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kept = block._skipped(added)
+    assert set(kept.unique().tolist()) == {0.0, 2.0}
+    assert abs(kept.mean().item() - 1.0) < 0.06
+    assert torch.equal(model.blocks[0]._skipped(added), added)  # the share rises from nothing
 
 
 def test_vit_is_the_transformer_written_out():

@@ -97,6 +97,20 @@ def test_stopped_and_resumed_alone_it_ends_with_the_same_bits(tmp_path, text):
     np.testing.assert_array_equal(mean_weights(tmp_path / "broken"), mean_weights(tmp_path / "whole"))
 
 
+def test_stochastic_depth_draws_the_same_after_a_stop(tmp_path):
+    settings = {"model": "deit:patch=2,depth=2,width=16,heads=2,drop=0.5", "cutmix": 1.0}
+    whole = train(tmp_path / "whole", "rgd", **settings)
+    undo = stop_at(7)
+    try:
+        with pytest.raises(StoppedError):
+            train(tmp_path / "broken", "rgd", **settings)
+    finally:
+        undo()
+    assert train(tmp_path / "broken", "rgd", **settings) == whole
+    calm = train(tmp_path / "calm", "rgd", **{**settings, "model": settings["model"].replace("0.5", "0.0")})
+    assert calm != whole
+
+
 @pytest.mark.parametrize("damage", ["newest", "both", "records"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     whole = train(tmp_path / "whole", "rgd")
@@ -140,7 +154,7 @@ def test_the_floor_of_soft_targets_can_be_removed(tmp_path):
         train(tmp_path / f"rgd {floor}", "rgd:tau=2.2", floor=floor, **soft) for floor in ("kept", "removed")
     )
     assert kept[0]["weights/clip_share"] > 0.5
-    assert removed[0]["weights/clip_share"] < 0.2
+    assert removed[0]["weights/clip_share"] < 0.5 * kept[0]["weights/clip_share"]
     assert removed[0]["weights/mean"] < kept[0]["weights/mean"]
 
 
@@ -153,6 +167,7 @@ def test_half_precision_stays_near(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what the compiler imports
 def test_compiled_it_ends_alike_and_resumes(tmp_path):
     eager = train(tmp_path / "eager", RESUMED)
     undo = stop_at(7)

@@ -122,6 +122,67 @@ def test_wrong_names(root, name, words):
         sources.parts(name, root)
 
 
+def jpg(path, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(number).save(path)
+
+
+def test_food101_as_handed_out(tmp_path):
+    lists = {"train": ["apple_pie/3", "waffles/1", "apple_pie/2"], "test": ["waffles/9"]}
+    for part, lines in lists.items():
+        for line in lines:
+            jpg(tmp_path / "food-101" / "images" / f"{line}.jpg", int(line[-1]))
+        (tmp_path / "food-101" / "meta").mkdir(exist_ok=True)
+        (tmp_path / "food-101" / "meta" / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    found = sources.parts("food101", tmp_path)
+    assert found["train"].classes == ("apple_pie", "waffles")
+    assert found["train"].labels.tolist() == [0, 1, 0]
+    assert found["test"].labels.tolist() == [1]
+    assert found["test"].read(0).size == (24, 20)
+
+
+def test_cars_as_handed_out(tmp_path):
+    from scipy.io import savemat
+
+    base = tmp_path / "stanford_cars"
+    (base / "devkit").mkdir(parents=True)
+    names = np.array(["AM General Hummer", "Acura RL", "Audi TT"], dtype=object)
+    savemat(base / "devkit" / "cars_meta.mat", {"class_names": names})
+    kind = [("class", "O"), ("fname", "O")]
+    for part, name, rows in (
+        ("train", "cars_train_annos.mat", [(3, "00001.jpg"), (1, "00002.jpg")]),
+        ("test", "cars_test_annos_withlabels.mat", [(2, "00001.jpg")]),
+    ):
+        savemat(base / "devkit" / name, {"annotations": np.array(rows, dtype=kind)})
+        for _, file in rows:
+            jpg(base / f"cars_{part}" / file, 0)
+    found = sources.parts("cars", tmp_path)
+    assert found["train"].classes == tuple(names)
+    assert found["train"].labels.tolist() == [2, 0]  # the annotations count from one
+    assert found["test"].labels.tolist() == [1]
+    found["test"].read(0)
+
+
+def test_grocery_has_the_innermost_folder_as_class(tmp_path):
+    jpg(tmp_path / "grocery" / "train" / "Fruit" / "Apple" / "Golden" / "1.jpg", 1)
+    jpg(tmp_path / "grocery" / "train" / "Fruit" / "Lime" / "1.jpg", 2)
+    jpg(tmp_path / "grocery" / "test" / "Fruit" / "Lime" / "5.jpg", 2)
+    found = sources.parts("grocery", tmp_path)
+    assert found["train"].classes == ("Golden", "Lime")
+    assert found["test"].labels.tolist() == [1]
+    jpg(tmp_path / "grocery" / "test" / "Fruit" / "Plum" / "1.jpg", 3)
+    with pytest.raises(ValueError, match="class 'Plum' that training has not"):
+        sources.parts("grocery", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["food101", "cars", "grocery"])
+def test_what_is_not_there_is_named(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match="Unpack the official archive"):
+        sources.parts(name, tmp_path)
+    with pytest.raises(ValueError, match="data root"):
+        sources.parts(name, None)
+
+
 def make(source, **changes):
     options = {"rows": np.arange(2, 12), "look": Look(size=16, augment="inception"), "batch_size": 8, "seed": 3}
     return Pipeline(source, **(options | changes))
@@ -193,6 +254,28 @@ def test_mixup_is_the_same_in_shares():
     parts = [mixed(x[k : k + 8], y[k : k + 8], 5, 0.2, 0.1, np.random.default_rng(0)) for k in (0, 8)]
     assert torch.equal(whole[0], torch.cat([part[0] for part in parts]))
     assert torch.equal(whole[1], torch.cat([part[1] for part in parts]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cutmix_shares_targets_by_area(seed):
+    x = torch.stack([torch.full((3, 10, 12), float(k)) for k in (0, 1, 0, 1)])
+    before = x.clone()
+    inputs, soft, share = mixed(x, torch.tensor([0, 1, 0, 1]), 2, 0.0, 0.0, np.random.default_rng(seed), cutmix=1.0)
+    assert torch.equal(x, before)  # what came in is left alone
+    assert set(inputs.unique().tolist()) <= {0.0, 1.0}  # pixels are one image's or the other's
+    # A black image with a white rectangle: its mean is the rectangle's share, and that is the other label's.
+    assert inputs[0].mean().item() == pytest.approx(1 - share.item(), abs=1e-6)
+    assert soft[0].tolist() == pytest.approx([share.item(), 1 - share.item()], abs=1e-6)
+    assert soft[1].tolist() == pytest.approx([1 - share.item(), share.item()], abs=1e-6)
+
+
+def test_mixup_and_cutmix_take_turns():
+    x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
+    cut = 0
+    for seed in range(200):
+        inputs, _, _ = mixed(x, y, 4, 0.8, 0.0, np.random.default_rng(seed), cutmix=1.0)
+        cut += bool((inputs[0] == x[0]).any()) or bool((inputs[0] == x[3]).all())
+    assert 70 <= cut <= 130
 
 
 @pytest.mark.parametrize(("classes", "floor"), [(10, 0.500), (100, 0.778), (1000, 1.015)])

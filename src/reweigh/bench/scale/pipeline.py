@@ -141,21 +141,42 @@ class Pipeline:
         yield from loader
 
 
-def mixed(x: Tensor, y: Tensor, classes: int, alpha: float, smoothing: float, draw: np.random.Generator) -> Batch:
-    """Inputs and soft targets after mixup and label smoothing, and the share of the first of each pair.
+def mixed(
+    x: Tensor, y: Tensor, classes: int, alpha: float, smoothing: float, draw: np.random.Generator, cutmix: float = 0.0
+) -> Batch:
+    """Inputs and soft targets after mixup or CutMix and label smoothing, and the share of the first of each pair.
 
-    One share is drawn for the whole batch from Beta(alpha, alpha), the larger part first; each example is mixed with
-    its neighbour in its block. Soft targets have an entropy that no model gets below: `CrossEntropy.floor` tells it.
+    One share is drawn for the whole batch from Beta(alpha, alpha), for mixup with the larger part first; each example
+    is mixed with its neighbour in its block. CutMix replaces a rectangle instead, the same in all images; where both
+    are asked for, half of the batches get each. Soft targets have an entropy that no model gets below:
+    `CrossEntropy.floor` tells it. References: Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019.
     """
     soft = torch.nn.functional.one_hot(y, classes).to(x.dtype)
     soft = soft * (1.0 - smoothing) + smoothing / classes
-    if not alpha:
+    if not alpha and not cutmix:
         return x, soft, torch.tensor(1.0)
-    share = float(draw.beta(alpha, alpha))
-    share = max(share, 1.0 - share)
     neighbour = torch.arange(len(x), device=x.device).view(-1, BLOCK).roll(1, dims=1).reshape(-1)
-    x, soft = (share * value + (1.0 - share) * value[neighbour] for value in (x, soft))
-    return x, soft, torch.tensor(share)
+    if cutmix and (not alpha or draw.random() < 0.5):
+        rows, columns = _rectangle(x.shape[-2], x.shape[-1], 1.0 - float(draw.beta(cutmix, cutmix)), draw)
+        replaced = x[neighbour][..., rows, columns]
+        x = x.clone()
+        x[..., rows, columns] = replaced
+        share = 1.0 - replaced[0, 0].numel() / x[0, 0].numel()
+    else:
+        share = float(draw.beta(alpha, alpha))
+        share = max(share, 1.0 - share)
+        x = share * x + (1.0 - share) * x[neighbour]
+    return x, share * soft + (1.0 - share) * soft[neighbour], torch.tensor(share)
+
+
+def _rectangle(height: int, width: int, area: float, draw: np.random.Generator) -> tuple[slice, slice]:
+    """A rectangle of the image's shape and about this share of its area, cut off where it reaches over the edge."""
+
+    def side(length: int) -> slice:
+        half, centre = int(length * area**0.5) // 2, int(draw.integers(length))
+        return slice(max(centre - half, 0), min(centre + half, length))
+
+    return side(height), side(width)
 
 
 def _tensor(image: Any) -> Tensor:

@@ -107,13 +107,20 @@ def parts(name: str, root: Path | None) -> dict[str, Source]:
     Parameters
     ----------
     name
-        A data set of `reweigh list data`, read into memory; or `folder:path=imagenet` for
+        A data set of `reweigh list data`, read into memory; or `food101`, `cars` or `grocery` as their authors hand
+        them out; or `folder:path=imagenet` for
         `DATA_ROOT/imagenet/{train,val}/CLASS/*`; or `shards:path=imagenet` for
         `DATA_ROOT/imagenet/{train,val}-*.tar`.
     root
         The data root.
     """
+    from reweigh.bench.scale.official import OFFICIAL
+
     short, options = _names.parse(name)
+    if short in OFFICIAL and not options:
+        if root is None:
+            raise ValueError(f"`data` {name!r} needs a data root: --data-root or REWEIGH_DATA.")
+        return {**OFFICIAL[short](root)}
     if short not in ("folder", "shards"):
         loaded = data.load(name, root=root)
         return {

@@ -41,8 +41,8 @@ class Extras:
     ----------
     clip
         Largest norm of the gradient; 0 for no limit.
-    mixup, smoothing
-        Parameter of mixup's Beta distribution and label smoothing; both make soft targets.
+    mixup, cutmix, smoothing
+        Parameters of the Beta distributions of mixup and CutMix, and label smoothing; all make soft targets.
     floor
         Soft targets have an entropy below which no loss goes. `"kept"` weighs by the loss as it is, as the paper
         does; `"removed"` by what is above the floor, so that re-weighting does not take it for difficulty. Gradients
@@ -59,12 +59,18 @@ class Extras:
 
     clip: float = 0.0
     mixup: float = 0.0
+    cutmix: float = 0.0
     smoothing: float = 0.0
     floor: Literal["kept", "removed"] = "kept"
     precision: Literal["float32", "bfloat16"] = "float32"
     parallel: Literal["ddp", "fsdp"] = "ddp"
     compiled: bool = False
     save_every: int = 500
+
+    @property
+    def soft(self) -> bool:
+        """Whether targets are soft."""
+        return bool(self.mixup or self.cutmix or self.smoothing)
 
 
 def fit(
@@ -164,7 +170,7 @@ class _Fitting:
                 f"{method} draws examples by their losses, which would have to be exchanged between all processes. "
                 "This recipe draws uniformly; leave the sampler out."
             )
-        if (self.extras.mixup or self.extras.smoothing) and not isinstance(built.loss, CrossEntropy):
+        if self.extras.soft and not isinstance(built.loss, CrossEntropy):
             raise ValueError(f"mixup and smoothing make soft targets, which {method} has no loss for.")
 
     def _parallel(self, model: nn.Module) -> nn.Module:
@@ -206,9 +212,9 @@ class _Fitting:
     def take(self, x: Tensor, y: Tensor) -> None:
         """Take one step on this process's share of a batch."""
         target = y
-        if self.extras.mixup or self.extras.smoothing:
-            draw = self.seeds.numpy(f"mixup {self.step}")
-            x, target, _ = mixed(x, y, self.classes, self.extras.mixup, self.extras.smoothing, draw)
+        if self.extras.soft:
+            draw, extras = self.seeds.numpy(f"mixup {self.step}"), self.extras
+            x, target, _ = mixed(x, y, self.classes, extras.mixup, extras.smoothing, draw, extras.cutmix)
         x = x.contiguous(memory_format=torch.channels_last)
         removed = self.loss.floor(target) if self.extras.floor == "removed" and target.ndim == 2 else 0.0
 
@@ -223,7 +229,9 @@ class _Fitting:
             context=self._context,
         )
         self.live.losses = self.live.weights = None
-        self.stepper.step(self.optimizer, closure)
+        # What a model draws itself (stochastic depth) is each process's own, and the same after a restart.
+        with self.seeds.ambient(f"forward {self.step} {processes.rank()}"):
+            self.stepper.step(self.optimizer, closure)
         self.live.advance()
         if self.average is not None:
             self.average.update(self.bare)
