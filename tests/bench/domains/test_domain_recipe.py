@@ -28,6 +28,7 @@ from reweigh.bench.domains import pacs
 from reweigh.bench.experiment import Options, question
 from reweigh.bench.plan import Trial
 from reweigh.bench.recipes import _domains, _domains_paper, domains
+from reweigh.bench.report import domains as report
 from reweigh.bench.results import collect
 from reweigh.bench.runs import Run, Spec
 from reweigh.bench.seeds import Seeds
@@ -418,6 +419,19 @@ def test_the_page_says_what_the_arrays_say(tmp_path):
     image = next(pictures.iter("img")).get("src")
     with Image.open(io.BytesIO(base64.b64decode(re.sub("^data:image/png;base64,", "", image)))) as png:
         assert png.size == (10 * 10, 8)
+
+
+def test_the_papers_domains_stand_under_their_own_names(tmp_path):
+    for label in ("mean", "rgd"):
+        run(tmp_path, label)
+    (results,) = collect(tmp_path, preset="smoke")
+    printed = report.Printed(names=("sea", "land"), rows={"mean": (50.0, 61.0), "IRM": (1.0, 2.0)})
+    (first, *_) = report.figures(results, {CELL: printed}, {})
+    tree = ElementTree.fromstring(f"<div>{first.markup}</div>")
+    ours, theirs = tree.iter("table")
+    assert [th.text for th in next(ours.iter("tr"))] == [None, "0°", "15°", "30°", "45°", "mean"]
+    lines = [[cell.text for cell in tr] for tr in theirs.iter("tr")]
+    assert lines == [[f"the paper, {CELL}", "sea", "land", "mean"], ["mean", "50.0", "61.0", "55.5"]]
 
 
 @pytest.mark.slow

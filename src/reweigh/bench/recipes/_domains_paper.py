@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: The domains of each data set.
+DOMAINS: Mapping[str, tuple[str, ...]] = {
+    "PACS": ("art", "cartoon", "photo", "sketch"),
+    "VLCS": ("Caltech", "LabelMe", "SUN", "VOC"),
+    "OfficeHome": ("art", "clip art", "product", "real"),
+    "DomainNet": ("clip art", "infograph", "painting", "quickdraw", "real", "sketch"),
+}
 #: By data set and row: the accuracy on each domain left out, in the order of the domains.
 FIGURES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "PACS": {

@@ -357,5 +357,8 @@ def figures(results: Results) -> Sequence[Figure]:
     from reweigh.bench.domains.emoji4d import ATTRIBUTION
     from reweigh.bench.report import domains
 
-    printed = {"Emoji-4D": _domains_paper.FIGURES["PACS"], **_domains_paper.FIGURES}
+    printed = {
+        name: domains.Printed(names=_domains_paper.DOMAINS[data], rows=_domains_paper.FIGURES[data])
+        for name, data in {"Emoji-4D": "PACS", **{data: data for data in _domains_paper.FIGURES}}.items()
+    }
     return domains.figures(results, printed, PLAIN_OF, {"Emoji-4D": ATTRIBUTION})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,23 @@ from reweigh.bench.report.svg import element
 from reweigh.bench.results import CellResults, Figure, Results, Row, difference
 
 Floats = np.ndarray[Any, Any]
-#: By cell and row, the paper's accuracy on each domain, in percent.
-Paper = Mapping[str, Mapping[str, Sequence[float]]]
 #: Height that pictures are shown with, and pictures of a domain.
 _HEIGHT, _MOST = 40, 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """The paper's figures for one data set: its domains, and the accuracy of each row on each, in percent."""
+
+    names: Sequence[str]
+    rows: Mapping[str, Sequence[float]]
+
+
 def figures(
-    results: Results, paper: Paper, plain_of: Mapping[str, str], attribution: Mapping[str, Sequence[str]] | None = None
+    results: Results,
+    paper: Mapping[str, Printed],
+    plain_of: Mapping[str, str],
+    attribution: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Figure]:
     """Those that the finished runs allow.
 
@@ -31,14 +41,14 @@ def figures(
     results
         Of a recipe whose last records name the domains left out and the accuracy on each.
     paper
-        The paper's figures by cell and row, for as many domains as the cell has.
+        The paper's figures by cell.
     plain_of
         The plain row that each re-weighted one is to be compared with.
     attribution
         By cell, who is to be named beside its pictures.
     """
     cells = [cell for cell in results.cells if _names(cell)]
-    drawn = [_by_domain(cell, paper.get(cell.cell.name, {})) for cell in cells]
+    drawn: list[Figure | None] = [_by_domain(cell, paper.get(cell.cell.name)) for cell in cells]
     drawn += [_against_own(results, cells, plain_of), _gaps(cells)]
     drawn += [_confusions(results, cell) for cell in cells]
     drawn += [_pictures(cell, (attribution or {}).get(cell.cell.name, ())) for cell in cells]
@@ -68,20 +78,26 @@ def _table(heads: Sequence[str], lines: Iterator[Sequence[str]]) -> str:
     return str(Markup('<div class="scroll">{}</div>').format(table)) if body else ""
 
 
-def _by_domain(cell: CellResults, paper: Mapping[str, Sequence[float]]) -> Figure | None:
-    names = _names(cell)
+def _by_domain(cell: CellResults, paper: Printed | None) -> Figure:
+    """Ours; and the paper's below, in a table of its own, since its domains may be others."""
 
     def lines() -> Iterator[Sequence[str]]:
         for label, row in cell.rows.items():
             found = 100 * _recorded(row, "domain_test")
             yield [label, *(_spread(values) for values in [*found.T, found.mean(1)])]
-            printed = paper.get(label, ())
-            if len(printed) == len(names):
-                yield [f"  the paper, {label}", *(f"{v:.1f}" for v in printed), f"{np.mean(printed):.1f}"]
 
-    markup = _table(["", *names, "mean"], lines())
-    stand_in = cell.cell.stand_in
-    beside = f" The paper's figures are those of {stand_in}: other data, other domains, other size." if stand_in else ""
+    def printed(rows: Mapping[str, Sequence[float]]) -> Iterator[Sequence[str]]:
+        for label in cell.rows:
+            if label in rows:
+                yield [label, *(f"{value:.1f}" for value in rows[label]), f"{np.mean(rows[label]):.1f}"]
+
+    markup = _table(["", *_names(cell), "mean"], lines())
+    beside = ""
+    if paper is not None:
+        name = cell.cell.stand_in or cell.cell.name
+        markup += _table([f"the paper, {name}", *paper.names, "mean"], printed(paper.rows))
+        beside = f" Below, the paper's figures for {name}"
+        beside += ": other data, another network and a longer training." if cell.cell.stand_in else "."
     return Figure(
         title=f"{cell.cell.name}: every domain left out",
         markup=markup,
