@@ -148,7 +148,8 @@ def _drawn(svg: str, size: int) -> Array:
         import resvg_py
     except ModuleNotFoundError as error:
         raise ImportError(
-            "'emoji4d' needs resvg_py, which draws SVG and is not installed. Get it with: pip install 'reweigh[domains]'"
+            "'emoji4d' needs resvg_py, which draws SVG and is not installed. Get it with: pip install "
+            "'reweigh[domains]'"
         ) from error
     png = bytes(resvg_py.svg_to_bytes(svg_string=svg, width=size, height=size, background="white"))
     with Image.open(io.BytesIO(png)) as image:
