@@ -54,7 +54,6 @@ class ModelAnswer:
     splits: int
     chosen: str
     primary: Difference | None
-    gain: Difference | None
     beyond_scale: bool | None
     scores: Mapping[str, Sequence[Score]]
     classes: Sequence[Part]
@@ -121,7 +120,6 @@ def _model(
         return None
     scores = _scores(results, cell, metrics)
     chosen = _choose(results, cell)
-    gain = cell.differences.get(chosen)
     shown = chosen if chosen != plan.BASELINE else table.primary
     parts = {
         kind: _parts(results, cell, shown, key, names)
@@ -136,7 +134,6 @@ def _model(
         splits=len(rows[plan.BASELINE].outcomes),
         chosen=chosen,
         primary=cell.differences.get(table.primary),
-        gain=gain,
         beyond_scale=beyond,
         scores=scores,
         classes=parts["classes"],
