@@ -42,8 +42,8 @@ demo: $(STAMPS)/demo ## does re-weighting help on embedded real data? progress, 
 test: $(STAMPS)/dev ## run all tests but the slow ones (what CI runs)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
-test-fast: $(STAMPS)/dev ## run the tests that need no worker processes, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes" -q
+test-fast: $(STAMPS)/dev ## run the core's and the engine's tests, in under two minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes and not thorough" -q
 
 test-slow: $(STAMPS)/dev ## run the long tier
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow --timeout 3600

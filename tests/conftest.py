@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Compilers import setuptools, which must come before the distutils it replaces; other packages import that one.
 import contextlib
+from pathlib import Path
 
 with contextlib.suppress(ImportError):
     import setuptools  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -25,6 +26,28 @@ from hypothesis import settings
 # A property that holds for a thousand examples in CI should not fail there for being slow.
 settings.register_profile("reweigh", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("reweigh")
+
+_HERE = Path(__file__).parent
+
+
+#: What takes long for what it tells while one edits: hosts, compilers, browsers, and the families of experiments.
+_THOROUGH = (
+    "integrations/",
+    "objectives/test_tracing.py",
+    "bench/test_report_browser.py",
+    "bench/tabular/",
+    "bench/text/",
+    "bench/meta/",
+    "bench/domains/",
+    "bench/scale/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out by where it lies."""
+    for item in items:
+        if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).as_posix().startswith(_THOROUGH):
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)
