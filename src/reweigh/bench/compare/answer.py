@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +57,6 @@ class ModelAnswer:
     scores: Mapping[str, Sequence[Score]]
     classes: Sequence[Part]
     groups: Sequence[Part]
-    sentence: str
     validation: float
 
 
@@ -75,15 +73,16 @@ class Answer:
 
 def answer(results: Results, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]) -> Answer | None:
     """What the finished runs say; None while there is no pair to compare."""
-    judged = [m for cell in results.cells if (m := _model(results, cell, metrics, classes, groups)) is not None]
-    if not judged:
+    found = [m for cell in results.cells if (m := _model(results, cell, metrics, classes, groups)) is not None]
+    if not found:
         return None
-    smallest = results.table.smallest
-    best = max(judged, key=lambda m: -m.validation if smallest else m.validation)
+    sign = -1.0 if results.table.smallest else 1.0
+    best, sentence = max(found, key=lambda pair: sign * pair[0].validation)
+    others = [said for one, said in found if one is not best]
     return Answer(
-        headline=_headline(results, judged, best),
-        details=_details(results, judged, best),
-        models=judged,
+        headline=_headline(results, best),
+        details=[sentence, *others, *_remarks(results, best, _judged_by(results, metrics))],
+        models=[one for one, _ in found],
         model=best.model,
         row=best.chosen,
     )
@@ -114,11 +113,11 @@ def unit_of(metric: Metric, typical: float) -> Unit:
 
 def _model(
     results: Results, cell: CellResults, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]
-) -> ModelAnswer | None:
+) -> tuple[ModelAnswer, str] | None:
+    """What one model says, and the same as a sentence; None before plain training has finished a split."""
     table, rows = results.table, cell.rows
     if plan.BASELINE not in rows:
         return None
-    scores = _scores(results, cell, metrics)
     chosen = _choose(results, cell)
     shown = chosen if chosen != plan.BASELINE else table.primary
     parts = {
@@ -135,13 +134,12 @@ def _model(
         chosen=chosen,
         primary=cell.differences.get(table.primary),
         beyond_scale=beyond,
-        scores=scores,
+        scores=_scores(results, cell, metrics),
         classes=parts["classes"],
         groups=parts["groups"],
-        sentence="",
         validation=_mean([o.records[o.chosen][table.select] for o in rows[chosen].outcomes.values()]),
     )
-    return _with_sentence(results, cell, found, metrics)
+    return found, f"{found.model}: {_sentence(results, cell, found, metrics)}"
 
 
 def _choose(results: Results, cell: CellResults) -> str:
@@ -201,48 +199,44 @@ def _parts(results: Results, cell: CellResults, label: str, key: str, names: Seq
     return found
 
 
-def _with_sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: Sequence[Metric]) -> ModelAnswer:
+def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: Sequence[Metric]) -> str:
     table = results.table
-    metric = next(m for m in metrics if table.metric == f"test/{m.key}")
     label = found.chosen if found.chosen != plan.BASELINE else table.primary
     apart = cell.differences.get(label)
     if label not in cell.rows or apart is None or apart.n < 2:
-        text = "too few splits have finished to say anything."
-    else:
-        name = row_name(label, cell.rows[label].method)
-        unit = unit_of(metric, _mean(cell.rows[label].values))
-        text = _sentence(name, metric, apart, unit, table.smallest, found)
-    return dataclasses.replace(found, sentence=f"{found.model}: {text}")
-
-
-def _sentence(name: str, metric: Metric, apart: Difference, unit: Unit, smallest: bool, found: ModelAnswer) -> str:
-    sign = -1.0 if smallest else 1.0
-    amount = f"{abs(apart.mean) * unit.scale:.{unit.digits}f}{unit.points}"
-    low, high = sorted((sign * apart.low, sign * apart.high))
-    span = f"[{low * unit.scale:.{unit.digits}f}, {high * unit.scale:.{unit.digits}f}]"
-    splits = f"{apart.n} splits"
-    conclusion = apart.conclusion(smallest=smallest)
+        return "too few splits have finished to say anything."
+    metric = _judged_by(results, metrics)
+    name, unit = row_name(label, cell.rows[label].method), unit_of(metric, _mean(cell.rows[label].values))
+    # In the direction of better, whichever that is.
+    sign = -1.0 if table.smallest else 1.0
+    mean, (low, high) = sign * apart.mean, sorted((sign * apart.low, sign * apart.high))
+    conclusion = apart.conclusion(smallest=table.smallest)
     if conclusion == "no evidence":
-        mean = f"{sign * apart.mean * unit.scale:+.{unit.digits}f}{unit.points}"
-        return f"no evidence that {name} changes {metric.name}: {mean} {span}, {splits}."
-    verb = "improves" if conclusion == "better" else "worsens"
+        amount = f"{unit.signed(mean)}{unit.points} [{unit.value(low)}, {unit.value(high)}]"
+        return f"no evidence that {name} changes {metric.name}: {amount}, {apart.n} splits."
     if conclusion == "worse":
-        span = f"[{-high * unit.scale:.{unit.digits}f}, {-low * unit.scale:.{unit.digits}f}]"
-    text = f"{name} {verb} {metric.name} by {amount} {span}, {splits}"
-    parts = [_largest(found.classes, "class", smallest=False), _largest(found.groups, "group", smallest=smallest)]
-    others = [
+        amount = f"{unit.value(-mean)}{unit.points} [{unit.value(-high)}, {unit.value(-low)}]"
+        return f"{name} worsens {metric.name} by {amount}, {apart.n} splits."
+    amount = f"{unit.value(mean)}{unit.points} [{unit.value(low)}, {unit.value(high)}]"
+    unchanged = [
         s.metric.name
-        for s in found.scores.get(found.chosen, ())
+        for s in found.scores[found.chosen]
         if s.metric.key in ("auroc", "accuracy")
         and s.metric.key != metric.key
         and s.difference is not None
         and s.difference.conclusion(smallest=s.metric.smallest) == "no evidence"
     ]
-    if conclusion == "better":
-        text = "; ".join(
-            [text, *(p for p in parts if p)] + ([f"no change seen in {' and '.join(others)}"] if others else [])
-        )
-    return f"{text}."
+    said = [
+        f"{name} improves {metric.name} by {amount}, {apart.n} splits",
+        _largest(found.classes, "class", smallest=False),
+        _largest(found.groups, "group", smallest=table.smallest and not found.classes),
+        f"no change seen in {' and '.join(unchanged)}" if unchanged else "",
+    ]
+    return f"{'; '.join(filter(None, said))}."
+
+
+def _judged_by(results: Results, metrics: Sequence[Metric]) -> Metric:
+    return next(m for m in metrics if results.table.metric == f"test/{m.key}")
 
 
 def _largest(parts: Sequence[Part], what: str, *, smallest: bool) -> str:
@@ -258,17 +252,13 @@ def _largest(parts: Sequence[Part], what: str, *, smallest: bool) -> str:
     return f"largest gain in {what} {best.name!r} ({amount})"
 
 
-def _headline(results: Results, judged: Sequence[ModelAnswer], best: ModelAnswer) -> str:
+def _headline(results: Results, best: ModelAnswer) -> str:
     if best.primary is None or best.primary.n < 2:
         return "Too little has finished to say whether re-weighting helps: give more time with --budget."
     if best.chosen == plan.BASELINE:
-        worse = best.primary.conclusion(smallest=results.table.smallest) == "worse"
-        hurts = f"{results.table.primary} makes {results.table.metric_name} worse here" if worse else ""
-        return (
-            f"{hurts}: keep plain training."
-            if worse
-            else ("No evidence that re-weighting helps here: keep plain training.")
-        )
+        if best.primary.conclusion(smallest=results.table.smallest) == "worse":
+            return f"{results.table.primary} makes {results.table.metric_name} worse here: keep plain training."
+        return "No evidence that re-weighting helps here: keep plain training."
     cell = next(c for c in results.cells if c.cell.name == best.model)
     name = row_name(best.chosen, cell.rows[best.chosen].method)
     if best.chosen == results.table.primary:
@@ -278,24 +268,23 @@ def _headline(results: Results, judged: Sequence[ModelAnswer], best: ModelAnswer
     )
 
 
-def _details(results: Results, judged: Sequence[ModelAnswer], best: ModelAnswer) -> list[str]:
-    lines = [m.sentence for m in sorted(judged, key=lambda m: m is not best)]
+def _remarks(results: Results, best: ModelAnswer, metric: Metric) -> list[str]:
+    """Whether a gain is more than a larger step; or, without one, what could have been seen."""
+    if best.beyond_scale:
+        return ["The gain survives weights normalised to mean one: it is more than a larger step."]
     if best.beyond_scale is not None:
-        lines.append(
-            "The gain survives weights normalised to mean one: it is more than a larger step."
-            if best.beyond_scale
-            else "With weights normalised to mean one the gain is not seen any more: it may be no more than a larger "
-            "step, which a larger learning rate gives too."
-        )
-    if best.chosen == plan.BASELINE and best.primary is not None and math.isfinite(best.primary.low):
-        metric = results.table.metric_name
-        width = (best.primary.high - best.primary.low) / 2
-        share = results.table.metric.rpartition("/")[2] in ("accuracy", "balanced_accuracy", "auroc", "worst_class")
-        amount = f"{100 * width:.1f} points" if share else f"{width:.3g}"
-        lines.append(
-            f"Differences in {metric} below about {amount} would not have been seen with {best.splits} splits."
-        )
-    return lines
+        return [
+            "With weights normalised to mean one the gain is not seen any more: it may be no more than a larger step, "
+            "which a larger learning rate gives too."
+        ]
+    if best.chosen != plan.BASELINE or best.primary is None or not math.isfinite(best.primary.low):
+        return []
+    width = (best.primary.high - best.primary.low) / 2
+    unit = unit_of(metric, width)
+    return [
+        f"Differences in {metric.name} below about {unit.value(width)}{unit.points} would not have been seen with "
+        f"{best.splits} splits."
+    ]
 
 
 def _value(outcome: Outcome, key: str) -> float:

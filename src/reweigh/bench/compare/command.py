@@ -72,7 +72,7 @@ def compare(asked: Asked, console: Console) -> int:
     def tell(found: Found) -> None:
         said = _answer(_note(root, table, found, facts), facts)
         if said is not None:
-            console.print(f"[bold]so far:[/bold] {escape(_short(said))}", highlight=False)
+            console.print(f"[bold]so far:[/bold] {escape(said.details[0])}", highlight=False)
 
     with RunDisplay(console, table.metric) as display:
         found = search(question, root, jobs=asked.jobs, budget=asked.budget, display=display, tell=tell)
@@ -297,11 +297,6 @@ def _caveats(found: Found, said: Answer, table: Table) -> list[str]:
     if any(m.splits < 5 for m in said.models):
         lines.append("Few splits: the same command with a larger --budget goes on from here and narrows the interval.")
     return lines
-
-
-def _short(said: Answer) -> str:
-    best = next(m for m in said.models if m.model == said.model)
-    return best.sentence
 
 
 def _print(console: Console, said: Answer, caveats: Sequence[str]) -> None:

@@ -33,6 +33,7 @@ from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_
 from reweigh.bench.data import image_folder
 from reweigh.bench.executors import settings_of
 from reweigh.bench.loop import Fitting
+from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._table import Table
 from reweigh.bench.runs import Spec
 from reweigh.bench.seeds import Seeds
@@ -121,7 +122,7 @@ def _train_network(
 
     seeds, row = Seeds(spec.seed), method(spec.method)
     with seeds.ambient("init"):
-        network = recipe.build(settings, task, row)
+        network = supervised.build(settings, task, row)
     writer: Any = _NoRun()
     fitting = Fitting(task, network, row, settings.training(), seeds, writer)
     best, chosen, kept = None, 0, {}
@@ -231,9 +232,8 @@ def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
     from safetensors.torch import load_file
 
     options = {"hidden": card["hidden"]} if card["hidden"] else {}
-    name = recipe.NETWORKS[card["model"]]
     network: nn.Module = models.build(
-        name, tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
+        card["model"], tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
     )
     try:
         network.load_state_dict(load_file(folder / _WEIGHTS))

@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from reweigh.bench import data, models
 from reweigh.bench.compare import boosters, metrics
 from reweigh.bench.compare.metrics import Metric
 from reweigh.bench.compare.problem import Problem, Question, deal, load, parts_of
-from reweigh.bench.loop import fit
+from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised, Trainee
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.results import Results
 from reweigh.bench.runs import Record, Run, Writer
 from reweigh.bench.seeds import Seeds
-from reweigh.bench.sweep import Member, fit_many, group_key
+from reweigh.bench.sweep import Member, fit_many
 from reweigh.bench.task import Task
 from reweigh.method import Method, method
 
@@ -35,7 +33,6 @@ from reweigh.method import Method, method
 NAME = "compare"
 #: What a person may ask for, and what it is called among the models of the bench.
 NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn"}
-MODELS = (*NETWORKS, *boosters.LIBRARIES)
 #: The rows unless others are asked for; a regression has no classes to balance, and boosters take fewer.
 METHODS = (
     "mean",
@@ -55,20 +52,10 @@ _STEPS, _EPOCHS = 1500, (5, 60)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised):
+class Settings(Supervised, Question):
     """What a run needs to know: how to train, and the question whose data it trains on."""
 
-    source: str = ""
-    sha256: str = ""
-    target: str = ""
-    task: str = ""
-    categorical: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    group: str = ""
-    time: str = ""
-    test: str = ""
-    image_size: int = 32
-    #: Training rows, for the choice between one program for many and a process for each.
+    #: Whether there is so much data that a process for each training is faster than one program for many.
     large: bool = False
 
     def question(self) -> Question:
@@ -98,7 +85,7 @@ def settings(question: Question, problem: Problem, width: int) -> dict[str, Any]
 
 def cell(model: str, problem: Problem, rows: Sequence[str], unmoved: Sequence[str] = ()) -> Cell:
     """The column of a model: its settings, and the rows it can have; `unmoved` rows are refused, not left out."""
-    own: dict[str, Any] = {"model": model}
+    own: dict[str, Any] = {"model": NETWORKS.get(model, model)}
     if model in boosters.LIBRARIES:
         own |= {"lr": boosters.RATE, "epochs": boosters.ROUNDS}
     elif model == "logistic":
@@ -169,35 +156,23 @@ def _task(question: Question, seed: int) -> Task:
     return deal(problem, parts_of(problem, seed))[0]
 
 
-def build(settings: Settings, task: Task, method: Method) -> nn.Module:
-    """The model of the settings, with one output for a regression."""
-    options: dict[str, Any] = {"hidden": settings.hidden} if settings.model == "mlp" else {}
-    head = getattr(method.loss, "head", "linear")
-    shape = tuple(task.x_train.shape[1:])
-    return models.build(NETWORKS[settings.model], shape, len(task.classes) or 1, head=head, **options)
+#: Networks are trained as in every supervised recipe.
+_NETWORKS = supervised.recipe(lambda settings, seeds: _task(settings.question(), seeds.seed))
 
 
 def train(
     settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """One training."""
-    task = _task(settings.question(), seed)
     if settings.model in boosters.LIBRARIES:
+        task = _task(settings.question(), seed)
         return boosters.fit(settings.model, task, method, settings.training(), seed, writer)
-    seeds = Seeds(seed)
-    with seeds.ambient("init"):
-        model = build(settings, task, method)
-    augment = data.Augment() if settings.augment else None
-    return fit(task, model, method, settings.training(), seeds, writer, scale=scale, augment=augment)
+    return _NETWORKS.train(settings, method, seed, writer, scale)
 
 
 def group(settings: Settings, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
-    if settings.model not in ("mlp", "logistic") or settings.large:
-        return None
-    key = group_key(method, settings.training())
-    rest = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("lr", "weight_decay")}
-    return None if key is None else f"{key}|{sorted(rest.items())}"
+    return None if settings.large else supervised.group_of(settings, method)
 
 
 def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
@@ -225,4 +200,4 @@ def _program(members: Sequence[Trainee], task_of: Callable[[int], Task]) -> Iter
         for own, method, seed, scale in members
     ]
     settings: Settings = members[0][0]
-    return fit_many(trainings, lambda: build(settings, trainings[0].task, members[0][1]))
+    return fit_many(trainings, lambda: supervised.build(settings, trainings[0].task, members[0][1]))

@@ -14,18 +14,18 @@ or, where the data comes with an installed library, `read()` alone.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from reweigh.bench import _names
-from reweigh.bench.data._cache import cache_folder, decoded, decoded_path, package_path
+from reweigh.bench.data._cache import decoded, decoded_path, package_path
 from reweigh.bench.data._dataset import Arrays, Card, Dataset, Kind, Package, sha256_of_arrays, sha256_of_files
 from reweigh.bench.data._fetch import FetchError, HashMismatchError, Progress, fetch_package
 from reweigh.bench.data._longtail import longtail_counts, longtail_indices
 from reweigh.bench.data._noise import NoisyLabels, noisy_labels
+from reweigh.bench.data._places import data_root, not_found
 from reweigh.bench.data._split import fixed_split, load_indices, save_indices, split
 
 if TYPE_CHECKING:
@@ -93,6 +93,21 @@ class Row:
     official: str
     present: str | None
 
+    @classmethod
+    def of(cls, name: str, card: Card, present: str | None) -> Row:
+        """The row of a card."""
+        return cls(
+            name=name,
+            kind=card.kind,
+            size=card.size,
+            licence=card.licence,
+            source=card.source,
+            stand_in_for=card.stand_in_for,
+            packages=card.packages,
+            official=card.official,
+            present=present,
+        )
+
 
 def names() -> list[str]:
     """The datasets there are: the files of this folder."""
@@ -134,7 +149,7 @@ def load(name: str, *, root: Path | None = None, download: bool = False) -> Data
     if card.embedded:
         arrays: Arrays = module.read()
         return _dataset(name, card, arrays, card.source, sha256_of_arrays(arrays[:4]), card.stand_in_for)
-    root = _root(root)
+    root = data_root(root)
     files: list[Path] = module.find(root, **options) if root else []
     if files:
         arrays = module.read_files(files, **options)
@@ -143,7 +158,7 @@ def load(name: str, *, root: Path | None = None, download: bool = False) -> Data
     if package is None and download:
         package = _fetch_best(short, card, None)
     if package is None:
-        raise FileNotFoundError(_not_found(short, card, root))
+        raise FileNotFoundError(not_found(short, card, root))
     arrays = decoded(short, package, package_path(package), module.read_package)
     stand_in = package.stand_in_for or card.stand_in_for
     return _dataset(name, card, arrays, str(package), package.sha256, stand_in)
@@ -203,16 +218,6 @@ def _function(module: ModuleType) -> Any:
     return module.read if module.CARD.embedded else module.find
 
 
-def _root(root: Path | None) -> Path | None:
-    given = os.environ.get("REWEIGH_DATA") if root is None else root
-    if not given:
-        return None
-    path = Path(given).expanduser()
-    if not path.is_dir():
-        raise FileNotFoundError(f"the data root {path} is not a folder. Give one that exists, or none.")
-    return path
-
-
 def _cached(name: str, card: Card) -> Package | None:
     """The best package of which the cache has the file or its arrays."""
     for package in card.packages:
@@ -221,32 +226,9 @@ def _cached(name: str, card: Card) -> Package | None:
     return None
 
 
-def _not_found(name: str, card: Card, root: Path | None) -> str:
-    where = f"under the data root {root}" if root else "under a data root (none is set)"
-    ways: list[str] = []
-    if card.packages:
-        best = card.packages[0]
-        ways.append(f"Get it with `reweigh data get {name}` ({best}, {best.size / 1e6:.0f} MB)")
-    ways.append(f"{'or put' if ways else 'Put'} {card.official}")
-    if not card.packages:
-        return f"{name} is not {where}. {ways[0]}"
-    return f"{name} is neither {where} nor in the cache {cache_folder()}. {', '.join(ways)}"
-
-
 def _row(name: str, root: Path | None) -> Row:
     module = _module(name)
-    card: Card = module.CARD
-    return Row(
-        name=name,
-        kind=card.kind,
-        size=card.size,
-        licence=card.licence,
-        source=card.source,
-        stand_in_for=card.stand_in_for,
-        packages=card.packages,
-        official=card.official,
-        present=_present(name, module, _root(root)),
-    )
+    return Row.of(name, module.CARD, _present(name, module, data_root(root)))
 
 
 def _present(name: str, module: ModuleType, root: Path | None) -> str | None:

