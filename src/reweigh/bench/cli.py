@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from rich.console import Console
-from rich.table import Table
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
@@ -56,7 +55,7 @@ def run(
     executor: Literal["local", "ray"] = "local",
     address: str | None = None,
     launcher: Literal["none", "torchrun"] = "none",
-    nproc: int = 1,
+    nproc: int | None = None,
 ) -> int:
     """Run an experiment: tune every method alike, compare on paired seeds, write the report.
 
@@ -85,9 +84,9 @@ def run(
         address: The Ray cluster's address; one is started on this machine if not given.
         launcher: torchrun starts this command on several processes that do every run together, which a recipe must be
             made for (imagenet is). For several machines, call torchrun itself: torchrun ... -m reweigh run ...
-        nproc: Processes that the launcher starts.
+        nproc: Processes that the launcher starts; one a core if not given.
     """
-    from reweigh.bench import experiment, plan, report, tuning_optuna
+    from reweigh.bench import experiment, listing, plan, report, tuning_optuna
     from reweigh.bench.display import RunDisplay
     from reweigh.bench.results import collect
 
@@ -120,7 +119,9 @@ def run(
             asks = sum(row.trials for row in tuning_optuna.rows(asked))
             console.print(f"tune: {asks} trials, which Optuna proposes one after the other")
         final = plan.comparison(asked, plan.as_written(asked))
-        _show_plan(console, tuning, final, len(plan.scale_controls(asked, final)))
+        shown, words = listing.runs(tuning, final, len(plan.scale_controls(asked, final)))
+        console.print(shown)
+        console.print(words)
         return 0
     with RunDisplay(console, asked.table.metric) as display:
         failures = experiment.run(asked, options, display)
@@ -274,8 +275,13 @@ def list_command(what: Positional[Literal["recipes", "methods", "data", "models"
     Args:
         what: Which list.
     """
+    from reweigh.bench import listing
+
     console = Console()
-    console.print({"recipes": _recipes, "methods": _methods, "data": _data, "models": _models}[what]())
+    if what == "methods":
+        console.print(listing.methods(console.width))
+    else:
+        console.print({"recipes": listing.recipes, "data": listing.data, "models": listing.models}[what]())
     return 0
 
 
@@ -297,90 +303,6 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
         said = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))
     console.print(said, highlight=False)
     return 0
-
-
-def _recipes() -> Table:
-    from reweigh.bench import recipes
-
-    shown = Table("recipe", "question", box=None, pad_edge=False)
-    for name in recipes.names():
-        shown.add_row(name, (recipes.load(name).__doc__ or "").partition("\n")[0])
-    return shown
-
-
-def _methods() -> Table:
-    from reweigh.method import cards
-
-    heads = ["slot", "name", "what it is", "hyper-parameters (searched)", "exact in parts", "cost"]
-    heads = heads if Console().width >= 110 else heads[:4]
-    shown = Table(*heads, box=None, pad_edge=False)
-    last = ""
-    for card in cards():
-        if card.slot != last and last:
-            shown.add_section()
-        parameters = ", ".join(_parameter(name, default, card.search) for name, default in card.defaults.items())
-        exact = "" if card.separable is None else ("yes" if card.separable else "no")
-        row = [
-            card.slot if card.slot != last else "",
-            card.name,
-            card.missing or card.summary,
-            parameters,
-            exact,
-            card.cost,
-        ]
-        shown.add_row(*row[: len(heads)])
-        last = card.slot
-    return shown
-
-
-def _parameter(name: str, default: Any, search: Any) -> str:
-    values = search.get(name)
-    return f"{name}={default}" + (f" ({' '.join(_short(v) for v in values)})" if values else "")
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _data() -> Table:
-    from reweigh.bench import catalogue
-
-    shown = Table("data", "size", "licence", "here", "stands in for", box=None, pad_edge=False)
-    for row in catalogue.describe():
-        shown.add_row(
-            row.name,
-            row.size,
-            row.licence,
-            "yes" if row.present else "no",
-            row.stand_in_for or "",
-        )
-    return shown
-
-
-def _models() -> Table:
-    from reweigh.bench import models
-
-    shown = Table("model", "what it is", "options", box=None, pad_edge=False)
-    for row in models.describe():
-        shown.add_row(row.name, row.summary, ", ".join(f"{k}={v}" for k, v in row.options.items()))
-    return shown
-
-
-def _show_plan(console: Console, tuning: list[Any], final: list[Any], controls: int) -> None:
-    shown = Table("stage", "cell", "row", "method", "lr", "seeds", box=None, pad_edge=False)
-    for stage, specs in (("tune", tuning), ("compare", final)):
-        rows: dict[tuple[str, str, str, float], int] = {}
-        for spec in specs:
-            key = (spec.cell, spec.label, spec.method, spec.settings["lr"])
-            rows[key] = rows.get(key, 0) + 1
-        for (cell, label, text, lr), count in rows.items():
-            shown.add_row(stage, cell, label, text, f"{lr:g}", str(count))
-    console.print(shown)
-    total = len(tuning) + len(final) + controls
-    console.print(
-        f"{total} runs: {len(tuning)} to tune, {len(final)} to compare (hyper-parameters then as tuned), "
-        f"{controls} scale controls."
-    )
 
 
 def _trials(text: str | None) -> int | None:
@@ -409,7 +331,7 @@ def _asked_to_launch(arguments: Sequence[str]) -> int | None:
     if after.get("--launcher") != "torchrun" or "TORCHELASTIC_RUN_ID" in os.environ:
         return None
     nproc = after.get("--nproc", str(os.cpu_count() or 1))
-    if not nproc.isdigit():
+    if not nproc.isdigit() or int(nproc) < 1:
         raise ValueError(f"`--nproc` must be a positive number, got {nproc!r}.")
     return int(nproc)
 

