@@ -98,6 +98,11 @@ def test_no_evidence_keeps_plain_training_and_says_what_would_have_been_seen(tmp
     assert "would not have been seen with 8 splits" in found.details[-1]
 
 
+def test_equal_scores_on_every_split_are_no_precision(tmp_path):
+    found = said(tmp_path, {"rgd": 0.0}, sizes=(0.0,) * 8)
+    assert found.details[-1] == "Both score the same on every split: balanced accuracy cannot tell them apart here."
+
+
 def test_harm_is_called_harm(tmp_path):
     found = said(tmp_path, {"rgd": -0.02})
     assert found.row == "mean"

@@ -1,6 +1,7 @@
 """`reweigh compare` and `reweigh predict` as a person meets them: answers, files, and one sentence for bad input."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,35 @@ def test_numbers_are_predicted_too(table, tmp_path, capsys, monkeypatch):
     assert "regression" in shown
     assert "root mean squared error" in shown
     assert "Nothing was tuned" in shown
+
+
+@pytest.mark.processes
+def test_a_folder_of_images_gets_an_answer_and_a_model(tmp_path, capsys, monkeypatch):
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for name, shade, count in (("dark", 60, 14), ("light", 190, 9)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = draw.integers(shade - 40, shade + 40, (9, 7, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    monkeypatch.setattr(searching, "FIRST", 2)
+    monkeypatch.setattr(searching, "MOST", 2)
+    monkeypatch.setattr(searching, "TRIALS", ())
+    arguments = ["compare", str(tmp_path / "photos"), "--image-size", "8", "--method", "rgd", "--budget", "10m"]
+    assert run_command([*arguments, "--runs-dir", str(tmp_path / "runs")]) == 0
+    assert "with cnn by balanced accuracy" in said(capsys)
+    (root,) = (tmp_path / "runs").iterdir()
+    assert pl.read_csv(root / "hardest.csv")["row"].str.contains(r"^(dark|light)/\d+\.png$").all()
+    # New images lie in a folder of their own, without classes.
+    for file in (tmp_path / "photos" / "light").iterdir():
+        file.rename(tmp_path / "photos" / file.name)
+    (tmp_path / "photos" / "light").rmdir()
+    shutil.rmtree(tmp_path / "photos" / "dark")
+    assert run_command(["predict", str(root / "model"), str(tmp_path / "photos"), "-o", str(tmp_path / "out.csv")]) == 0
+    found = pl.read_csv(tmp_path / "out.csv")
+    assert found.columns == ["file", "predicted class", "probability of dark", "probability of light"]
+    assert found["predicted class"].to_list() == ["light"] * 9
 
 
 @pytest.mark.processes

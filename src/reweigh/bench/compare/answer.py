@@ -280,6 +280,8 @@ def _remarks(results: Results, best: ModelAnswer, metric: Metric) -> list[str]:
     if best.chosen != plan.BASELINE or best.primary is None or not math.isfinite(best.primary.low):
         return []
     width = (best.primary.high - best.primary.low) / 2
+    if width == 0:
+        return [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
     unit = unit_of(metric, width)
     return [
         f"Differences in {metric.name} below about {unit.value(width)}{unit.points} would not have been seen with "

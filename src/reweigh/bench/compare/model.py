@@ -118,7 +118,7 @@ def train_and_save(
 def _train_network(
     settings: Any, spec: Spec, table: Table, task: Task, folder: Path, progress: Callable[[float], None]
 ) -> dict[str, Any]:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     seeds, row = Seeds(spec.seed), method(spec.method)
     with seeds.ambient("init"):
@@ -135,7 +135,8 @@ def _train_network(
                 kept = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
             chosen = fitting.epoch
         progress(fitting.epoch / settings.epochs)
-    save_file(kept, folder / _WEIGHTS)
+    # Not `save_file`, whose files only their owner can read.
+    (folder / _WEIGHTS).write_bytes(save(kept))
     return {
         "shape": list(task.x_train.shape[1:]),
         "hidden": list(settings.hidden) if settings.model == "mlp" else None,
