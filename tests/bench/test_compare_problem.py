@@ -88,6 +88,23 @@ def test_a_model_to_keep_trains_on_rows_that_were_tested_on_by_chance(table):
     assert np.array_equal(kept.val, parts.val)
 
 
+@pytest.mark.parametrize("target", ["income", "salary"])
+def test_time_cuts_at_the_same_rows_and_each_split_leaves_out_another_tenth(tmp_path, target):
+    path = tmp_path / "people.csv"
+    people(200).with_columns(day=np.arange(200)).write_csv(path)
+    other = {"income": "salary", "salary": "income"}[target]
+    problem = load(Question(source=str(path), target=target, drop=(other,), time="day"))
+    first, second = parts_of(problem, 0), parts_of(problem, 1)
+    for parts in (first, second):
+        assert parts.test.tolist() == list(range(160, 200))
+        assert parts.val.tolist() == list(range(120, 160))
+        assert len(parts.train) == pytest.approx(108, abs=1)
+        assert max(parts.train) < 120
+        kept = with_test_rows(problem, parts)
+        assert kept.train.tolist() == [*range(120), *range(160, 200)]
+    assert not np.array_equal(first.train, second.train)
+
+
 @pytest.fixture
 def photos(tmp_path):
     from PIL import Image

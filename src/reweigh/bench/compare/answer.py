@@ -207,13 +207,13 @@ def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: 
         return "too few splits have finished to say anything."
     metric = _judged_by(results, metrics)
     name, unit = row_name(label, cell.rows[label].method), unit_of(metric, _mean(cell.rows[label].values))
+    conclusion = apart.conclusion(smallest=table.smallest)
+    if conclusion == "no evidence":
+        amount = f"{unit.signed(apart.mean)}{unit.points} [{unit.value(apart.low)}, {unit.value(apart.high)}]"
+        return f"no evidence that {name} changes {metric.name}: {amount}, {apart.n} splits."
     # In the direction of better, whichever that is.
     sign = -1.0 if table.smallest else 1.0
     mean, (low, high) = sign * apart.mean, sorted((sign * apart.low, sign * apart.high))
-    conclusion = apart.conclusion(smallest=table.smallest)
-    if conclusion == "no evidence":
-        amount = f"{unit.signed(mean)}{unit.points} [{unit.value(low)}, {unit.value(high)}]"
-        return f"no evidence that {name} changes {metric.name}: {amount}, {apart.n} splits."
     if conclusion == "worse":
         amount = f"{unit.value(-mean)}{unit.points} [{unit.value(-high)}, {unit.value(-low)}]"
         return f"{name} worsens {metric.name} by {amount}, {apart.n} splits."

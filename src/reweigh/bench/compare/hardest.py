@@ -96,8 +96,9 @@ def caution(ranking: Ranking) -> str:
     if suspected <= _MANY * max(seen, 1):
         return ""
     return (
-        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means classes that overlap, or "
-        "a column that is missing: look at the first few, and do not delete them all."
+        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means a target that "
+        "the columns do not tell well (classes that overlap, heavy tails, a missing column): look at the first few, "
+        "and do not delete them all."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ EMBEDDED = "digits"
 _EMBEDDED_IMBALANCE = 20.0
 #: Shares of the rows that are tested on, and that choose hyper-parameters and epochs.
 _TEST, _VAL = 0.2, 0.2
+#: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
+_LEFT_OUT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,11 @@ class Problem:
         return self.frame, self.schema
 
     @property
+    def in_time(self) -> bool:
+        """Whether rows are cut by a time column, at the same places for every seed."""
+        return self.schema is not None and self.schema.time is not None
+
+    @property
     def labels(self) -> Array | None:
         """The class of every row as an index; None for a regression."""
         if self.regression:
@@ -158,7 +166,8 @@ def load(question: Question) -> Problem:
 def parts_of(problem: Problem, seed: int) -> Split:
     """Which rows a seed trains on, chooses on and tests on."""
     if problem.frame is not None and problem.imbalance == 1.0:
-        return tables.split(*problem.table, seed=seed, test=_TEST, val=_VAL, test_rows=problem.test_rows)
+        parts = tables.split(*problem.table, seed=seed, test=_TEST, val=_VAL, test_rows=problem.test_rows)
+        return _thinned(problem, parts, seed) if problem.in_time else parts
     labels, draw = problem.labels, Seeds(seed).numpy("data")
     assert labels is not None
     rest, test = np.arange(len(labels)), problem.test_rows
@@ -172,11 +181,26 @@ def parts_of(problem: Problem, seed: int) -> Split:
     return Split(np.sort(rest[train]), np.sort(rest[val]), np.sort(test))
 
 
+def _thinned(problem: Problem, parts: Split, seed: int) -> Split:
+    """Parts without a random tenth of the training rows.
+
+    Time cuts at the same rows whatever the seed. Without this, repetitions of what has no other randomness (boosters)
+    would be copies of one result, and their spread zero.
+    """
+    labels, draw = problem.labels, Seeds(seed).numpy("left out")
+    strata = np.zeros(len(parts.train), dtype=np.int64) if labels is None else labels[parts.train]
+    stay, _ = data.split(strata, _LEFT_OUT, draw)
+    return dataclasses.replace(parts, train=parts.train[stay])
+
+
 def with_test_rows(problem: Problem, parts: Split) -> Split:
     """The parts for a model to keep: rows that were tested on by chance are trained on, given ones never are.
 
     The validation part takes the place of the test part; nothing is reported of it.
     """
+    if problem.in_time:
+        away = parts.val if problem.test_rows is None else np.concatenate([parts.val, parts.test])
+        return Split(np.setdiff1d(np.arange(problem.rows), away), parts.val, parts.val)
     if problem.test_rows is not None:
         return Split(parts.train, parts.val, parts.val)
     return Split(np.sort(np.concatenate([parts.train, parts.test])), parts.val, parts.val)
@@ -256,7 +280,9 @@ def _table(
         test_rows = np.flatnonzero(np.isin(kept, test_rows))
     share = _TEST if test_rows is None else len(test_rows) / labelled.height
     groups = () if schema.group is None else _names(labelled.get_column(schema.group)).unique().sort().to_list()
-    if test_rows is not None:
+    if schema.time is not None:
+        notes = (*notes, "Every split tests on the same rows, and leaves out another tenth of those to train on.")
+    elif test_rows is not None:
         notes = (*notes, "Every split tests on the same rows; splits differ in what is trained on.")
     return Problem(
         name=Path(question.source).name,
