@@ -25,6 +25,8 @@ Paper = Mapping[int, float]
 _SCORES = "task_scores"
 #: How many of the hardest tasks are drawn, and how large.
 _DRAWN, _PIXELS = 8, 2
+#: Below it a p-value says no more than that it is small.
+_TINY_P = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,7 @@ def _compared(results: Results, ours: Pool, theirs: Pool, seeds: Sequence[int], 
     better = (first.mean(0) - second.mean(0)) * (-1.0 if results.table.smallest else 1.0)
     return [
         _difference(over_tasks, unit),
-        f"{over_tasks.p:.2g}",
+        f"{over_tasks.p:.2g}" if over_tasks.p >= _TINY_P else f"< {_TINY_P:g}",
         f"{np.mean(better > 1e-9):.0%}",
         f"{np.mean(better < -1e-9):.0%}",
         _difference(over_seeds, unit) if over_seeds.n > 1 else "one seed",
