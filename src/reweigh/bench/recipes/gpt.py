@@ -69,7 +69,7 @@ PRESETS = {
         batch_size=16,
         steps=600,
         every=60,
-        lr=0.01,
+        lr=0.004,
         held=96,
     ),
     "paper": Settings(
