@@ -16,7 +16,7 @@ from reweigh.bench.results import Results, row_order
 from reweigh.bench.stats import Difference
 
 #: Metrics that are shares of one, and are written in percent.
-_SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate")
+_SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate", "score")
 
 
 @dataclass(frozen=True, kw_only=True)
