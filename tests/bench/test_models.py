@@ -290,10 +290,10 @@ def test_deit_skips_parts_in_training_only_and_keeps_their_mean():
     block, added = model.train().blocks[1], torch.ones(4000, 1, 1)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        kept = block._skipped(added)
+        kept = block.drop(added)
     assert set(kept.unique().tolist()) == {0.0, 2.0}
     assert abs(kept.mean().item() - 1.0) < 0.06
-    assert torch.equal(model.blocks[0]._skipped(added), added)  # the share rises from nothing
+    assert torch.equal(model.blocks[0].drop(added), added)  # the share rises from nothing
 
 
 def test_vit_is_the_transformer_written_out():

@@ -198,10 +198,10 @@ def test_official_folders(name, folder, count, tmp_path, monkeypatch):
     module = domains._module(name)
     with pytest.raises(FileNotFoundError, match=f"DATA_ROOT/{folder}/"):
         domains.load(name, root=root)
-    tree(root / folder, module.DOMAINS)
+    tree(root / folder, module.OFFICIAL.domains)
     assert module.present(root) == str(root / folder)
     found = domains.load(f"{name}:size=8", root=root)
-    assert [domain.name for domain in found.domains] == list(module.DOMAINS)
+    assert [domain.name for domain in found.domains] == list(module.OFFICIAL.domains)
     assert len(found.domains) == count
     assert found.classes == ("dog", "house")
     for k, domain in enumerate(found.domains):

@@ -447,7 +447,7 @@ def test_official_folders_train_as_the_paper_preset_does(tmp_path, monkeypatch):
     monkeypatch.setenv("REWEIGH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("REWEIGH_DATA", str(tmp_path / "data"))
     rng = np.random.default_rng(0)
-    for domain in pacs.DOMAINS:
+    for domain in pacs.OFFICIAL.domains:
         for label in ("dog", "house"):
             place = tmp_path / "data" / "PACS" / domain / label
             place.mkdir(parents=True)
@@ -458,7 +458,7 @@ def test_official_folders_train_as_the_paper_preset_does(tmp_path, monkeypatch):
     changes = {**paper, "data": "pacs:size=32", "model": "resnet50:width=4", "steps": 2, "check": 1, "draw": 1}
     one, records = run(tmp_path / "runs", "rgd", **changes)
     last = records[-1]
-    assert last["domain_names"] == list(pacs.DOMAINS)
+    assert last["domain_names"] == list(pacs.OFFICIAL.domains)
     assert one.array("confusion").sum((1, 2)).tolist() == [8] * 4  # four fifths of each class
     assert 1e-5 <= last["lr"] <= 10**-3.5
     _domains.load.cache_clear()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import reweigh
 from reweigh.bench.models._transformer import Transformer
 from reweigh.bench.recipes import bert, gpt
-from reweigh.bench.recipes._language import Language, TokenLoss, held_out
+from reweigh.bench.recipes._language import Language, TokenLoss, held_out, load
 from reweigh.bench.report.tokens import token_view
 from reweigh.bench.results import collect
 from reweigh.bench.runs import Run, Spec
@@ -257,7 +257,7 @@ def test_pairs_follow_each_other_or_do_not(corpus):
 def test_bert_adds_two_weighted_means(tmp_path):
     """Written out once more from the logits, on one batch."""
     settings = bert.PRESETS["smoke"]
-    data = bert.load(settings.text, settings.vocabulary)
+    data = load(settings.text, settings.vocabulary)
     torch.manual_seed(0)
     model = bert.Encoder(settings, data.vocabulary)
     batch = bert.pairs(data, "train", settings, 8, np.random.default_rng(0))

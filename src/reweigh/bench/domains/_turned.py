@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from reweigh import _validate as validate
+from reweigh.bench import data
 from reweigh.bench.data._dataset import Dataset
+from reweigh.bench.data._fetch import Progress
 from reweigh.bench.domains._domains import Array
 from reweigh.bench.seeds import Seeds
 
@@ -25,6 +30,23 @@ def shrunk(images: Array, side: int) -> Array:
     if side in (0, images.shape[1]):
         return images
     return np.stack([np.asarray(Image.fromarray(i).resize((side, side), Image.Resampling.BOX)) for i in images])
+
+
+def mnist_present(root: Path | None) -> str | None:
+    """Where MNIST is."""
+    return next(row.present for row in data.describe(root=root) if row.name == "mnist")
+
+
+def mnist_dealt(
+    root: Path | None, download: bool, progress: Progress | None, parts: int, side: int, rows: int
+) -> tuple[Dataset, list[tuple[Array, Array]]]:
+    """MNIST, fetched if it may be, and its digits dealt to so many domains; see `dealt`."""
+    validate.whole("side", side, 1)
+    validate.whole("rows", rows, 0)
+    if download:
+        data.fetch("mnist", progress)
+    mnist = data.load("mnist", root=root)
+    return mnist, dealt(mnist, parts, rows)
 
 
 def dealt(dataset: Dataset, parts: int, rows: int) -> list[tuple[Array, Array]]:

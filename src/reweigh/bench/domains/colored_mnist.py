@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from reweigh import _validate as validate
-from reweigh.bench import data
 from reweigh.bench.data._dataset import Card
 from reweigh.bench.data._fetch import Progress
 from reweigh.bench.data.mnist import CARD as MNIST
 from reweigh.bench.domains._domains import Array, Domain
-from reweigh.bench.domains._turned import dealt, shrunk
+from reweigh.bench.domains._turned import mnist_dealt, mnist_present, shrunk
 from reweigh.bench.seeds import Seeds
 
 CARD = Card(
@@ -27,11 +25,7 @@ CARD = Card(
 CONTRADICTIONS = (0.1, 0.2, 0.9)
 #: How often a label is wrong, in all of them.
 NOISE = 0.25
-
-
-def present(root: Path | None) -> str | None:
-    """Where MNIST is."""
-    return next(row.present for row in data.describe(root=root) if row.name == "mnist")
+present = mnist_present
 
 
 def read(
@@ -48,15 +42,8 @@ def read(
     rows
         Most images of a domain; 0 for all.
     """
-    validate.whole("side", side, 1)
-    validate.whole("rows", rows, 0)
-    if download:
-        data.fetch("mnist", progress)
-    mnist = data.load("mnist", root=root)
-    found = [
-        _coloured(shrunk(x, side), y, share)
-        for share, (x, y) in zip(CONTRADICTIONS, dealt(mnist, len(CONTRADICTIONS), rows), strict=True)
-    ]
+    mnist, parts = mnist_dealt(root, download, progress, len(CONTRADICTIONS), side, rows)
+    found = [_coloured(shrunk(x, side), y, share) for share, (x, y) in zip(CONTRADICTIONS, parts, strict=True)]
     return ("5 to 9", "0 to 4"), found, mnist.source
 
 

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from reweigh.bench.domains._folders import Folders
 
-from reweigh.bench.data._dataset import Card
-from reweigh.bench.data._fetch import Progress
-from reweigh.bench.domains import _folders
-from reweigh.bench.domains._domains import Domain
-
-DOMAINS = ("Art", "Clipart", "Product", "Real World")
-_FOLDER = "office_home"
-CARD = Card(
-    kind="images",
+OFFICIAL = Folders(
+    name="officehome",
+    folder="office_home",
+    domains=("Art", "Clipart", "Product", "Real World"),
     size="15 588 images, 65 classes, 4 domains",
-    licence="none stated (research use)",
     source="Venkateswara, Eusebio, Chakraborty and Panchanathan, 2017",
-    official="the folders " + ", ".join(DOMAINS) + f", each with a folder of images a class, into "
-    f"DATA_ROOT/{_FOLDER}/.",
 )
-
-
-def present(root: Path | None) -> str | None:
-    """The folder under the data root."""
-    return _folders.found(root, _FOLDER, DOMAINS)
-
-
-def read(
-    root: Path | None, download: bool, progress: Progress | None, size: int = 224
-) -> tuple[tuple[str, ...], list[Domain], str]:
-    """Every image, scaled to `size` x `size`; nothing can be fetched."""
-    return _folders.read("officehome", CARD, root, _FOLDER, DOMAINS, size)
+CARD, present, read = OFFICIAL.card, OFFICIAL.present, OFFICIAL.read

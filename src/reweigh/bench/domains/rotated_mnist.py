@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reweigh import _validate as validate
-from reweigh.bench import data
 from reweigh.bench.data._dataset import Card
 from reweigh.bench.data._fetch import Progress
 from reweigh.bench.data.mnist import CARD as MNIST
 from reweigh.bench.domains._domains import Domain
-from reweigh.bench.domains._turned import dealt, shrunk, turned
+from reweigh.bench.domains._turned import mnist_dealt, mnist_present, shrunk, turned
 
 CARD = Card(
     kind="images",
@@ -21,11 +19,7 @@ CARD = Card(
     packages=MNIST.packages,
 )
 ANGLES = (0, 15, 30, 45, 60, 75)
-
-
-def present(root: Path | None) -> str | None:
-    """Where MNIST is."""
-    return next(row.present for row in data.describe(root=root) if row.name == "mnist")
+present = mnist_present
 
 
 def read(
@@ -42,13 +36,9 @@ def read(
     rows
         Most images of a domain; 0 for all.
     """
-    validate.whole("side", side, 1)
-    validate.whole("rows", rows, 0)
-    if download:
-        data.fetch("mnist", progress)
-    mnist = data.load("mnist", root=root)
+    mnist, parts = mnist_dealt(root, download, progress, len(ANGLES), side, rows)
     found = [
         Domain(name=f"{angle}°", x=shrunk(turned(x, angle), side)[..., None], y=y)
-        for angle, (x, y) in zip(ANGLES, dealt(mnist, len(ANGLES), rows), strict=True)
+        for angle, (x, y) in zip(ANGLES, parts, strict=True)
     ]
     return mnist.classes, found, mnist.source

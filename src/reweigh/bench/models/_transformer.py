@@ -1,12 +1,12 @@
-"""The layers that the language models share: attention, causal or not, and a perceptron, normalised beforehand."""
+"""What the language models share: embeddings of tokens and positions, and layers over them."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh.bench.models._block import Block
 
 
 class Transformer(nn.Module):
@@ -46,7 +46,7 @@ class Transformer(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
         self.segments = nn.Embedding(segments, width) if segments else None
-        self.blocks = nn.ModuleList(_Block(width, heads, causal, dropout) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(width, heads, causal=causal, drop=nn.Dropout(dropout)) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -63,27 +63,3 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x, seen)
         return self.norm(x)
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int, heads: int, causal: bool, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.dropout(self._attend(self.norm1(x), mask))
-        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
-
-    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh.bench.models._block import Block
 from reweigh.bench.models._head import Head, image_shape, make_head
 
 __all__ = ["build"]
@@ -73,7 +73,7 @@ class _DeiT(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, patches + 1, width))
         shares = [drop * k / max(depth - 1, 1) for k in range(depth)]
-        self.blocks = nn.Sequential(*(_Block(width, heads, share) for share in shares))
+        self.blocks = nn.Sequential(*(Block(width, heads, drop=_StochasticDepth(share)) for share in shares))
         self.norm = nn.LayerNorm(width)
         self.head = make_head(head, width, classes)
         for parameter in (self.token, self.positions):
@@ -89,31 +89,15 @@ class _DeiT(nn.Module):
         return self.head(self.norm(self.blocks(tokens))[:, 0])
 
 
-class _Block(nn.Module):
-    def __init__(self, width: int, heads: int, drop: float) -> None:
+class _StochasticDepth(nn.Module):
+    """What a part adds, for some examples nothing, and for the others so much more that the mean stays."""
+
+    def __init__(self, share: float) -> None:
         super().__init__()
-        self.heads, self.drop = heads, drop
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.share = share
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self._skipped(self._attend(self.norm1(x)))
-        return x + self._skipped(self.down(F.gelu(self.up(self.norm2(x)))))
-
-    def _skipped(self, added: Tensor) -> Tensor:
-        """What a part adds, for some examples nothing, and for the others so much more that the mean stays."""
-        if not self.training or not self.drop:
+    def forward(self, added: Tensor) -> Tensor:
+        if not self.training or not self.share:
             return added
-        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop
-        return added * kept / (1.0 - self.drop)
-
-    def _attend(self, x: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.share
+        return added * kept / (1.0 - self.share)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh.bench.models._block import Block
 from reweigh.bench.models._head import Head, image_shape, make_head
 
 __all__ = ["build"]
@@ -71,7 +71,7 @@ class _ViT(nn.Module):
         super().__init__()
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)
         self.register_buffer("positions", _sine_cosine(grid, width), persistent=False)
-        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = make_head(head, width, classes)
         for module in self.modules():
@@ -82,29 +82,6 @@ class _ViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.embed(x).flatten(2).transpose(1, 2) + self.positions
         return self.head(self.norm(self.blocks(tokens)).mean(dim=1))
-
-
-class _Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self._attend(self.norm1(x))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-    def _attend(self, x: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
 
 
 def _sine_cosine(grid: tuple[int, int], width: int) -> Tensor:

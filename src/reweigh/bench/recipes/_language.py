@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh.bench import text
 from reweigh.bench.loop import Live
 from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.tally import EpochTally
+from reweigh.bench.text._tokens import Tokens, tokens
 from reweigh.method import Method
 from reweigh.objectives.mean import Mean
 from reweigh.torch import chunked_cross_entropy
@@ -187,6 +190,12 @@ def pretrain(
                 }
             )
     writer.array("mean_weight", np.asarray(mean_weights, np.float32))
+
+
+@functools.cache
+def load(name: str, vocabulary: int) -> Tokens:
+    """The corpus as tokens, once a process."""
+    return tokens(text.corpus(name)[0], vocabulary)
 
 
 def held_out(stream: Ids, length: int, rows: int) -> Tensor:

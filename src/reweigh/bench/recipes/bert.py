@@ -19,7 +19,6 @@ Masking is BERT's: 15 % of the tokens are to be guessed, of which 80 % are repla
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,13 +28,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reweigh.bench import text
 from reweigh.bench.models._transformer import Transformer
-from reweigh.bench.recipes._language import Ids, Language, TokenLoss, pretrain
+from reweigh.bench.recipes._language import Ids, Language, TokenLoss, load, pretrain
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
-from reweigh.bench.text._tokens import CLASS, MASK, SEPARATOR, SPECIAL, Tokens, tokens
+from reweigh.bench.text._tokens import CLASS, MASK, SEPARATOR, SPECIAL, Tokens
 from reweigh.method import Method
 
 if TYPE_CHECKING:
@@ -181,12 +179,6 @@ def train(
         return {f"{part}/{name}": value for part, batch in held.items() for name, value in score(model, batch).items()}
 
     return pretrain(settings, model, [of_tokens, of_pairs], loss_of, look, seeds, writer, scale)
-
-
-@functools.cache
-def load(name: str, vocabulary: int) -> Tokens:
-    """The corpus as tokens, once a process."""
-    return tokens(text.corpus(name)[0], vocabulary)
 
 
 def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.random.Generator) -> Batch:

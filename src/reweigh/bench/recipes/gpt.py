@@ -21,7 +21,6 @@ even notice. The share of clipped tokens is recorded. Held-out text is always ju
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,13 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reweigh.bench import text
 from reweigh.bench.models._transformer import Transformer
-from reweigh.bench.recipes._language import Language, TokenLoss, held_out, pretrain
+from reweigh.bench.recipes._language import Language, TokenLoss, held_out, load, pretrain
 from reweigh.bench.recipes._table import Cell, RowSpec, Table
 from reweigh.bench.runs import Record, Writer
 from reweigh.bench.seeds import Seeds
-from reweigh.bench.text._tokens import Tokens, tokens
+from reweigh.bench.text._tokens import Tokens
 from reweigh.method import Method
 from reweigh.objectives.mean import Mean
 from reweigh.torch import chunked_cross_entropy
@@ -172,12 +170,6 @@ def train(
         return found
 
     return pretrain(settings, model, [token_loss], loss_of, look, seeds, writer, scale)
-
-
-@functools.cache
-def load(name: str, vocabulary: int) -> Tokens:
-    """The corpus as tokens, once a process."""
-    return tokens(text.corpus(name)[0], vocabulary)
 
 
 @torch.no_grad()

@@ -3,73 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reweigh.bench.algorithms.domains._base import Batch, Learner, Setup, Weigher, mlp
+from reweigh import _validate as validate
+from reweigh.bench.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher, mlp
 from reweigh.bench.algorithms.domains._law import Law, one_of, power_of_ten, power_of_two
 
-LAW: Mapping[str, Law] = {
-    "weight": power_of_ten(-2, 2),
-    "discriminator_steps": power_of_two(0, 3),
-    "gradient_penalty": power_of_ten(-2, 1),
-    "width": power_of_two(6, 10),
-    "beta1": one_of(0.0, 0.5),
-}
 
+@dataclass(frozen=True, kw_only=True)
+class Contest(Algorithm):
+    """The hyper-parameters that DANN and CDANN share; see DANN for what they mean."""
 
-class Hyperparameters(Protocol):
-    """What DANN and CDANN can have set."""
+    #: Whether the discriminator is told the class.
+    conditional: ClassVar[bool] = False
 
-    @property
-    def weight(self) -> float:
-        """Of the adversary in the features' loss."""
-        ...
+    weight: float = 1.0
+    discriminator_steps: int = 1
+    gradient_penalty: float = 0.0
+    width: int = 256
+    beta1: float = 0.5
 
-    @property
-    def discriminator_steps(self) -> int:
-        """Steps of the discriminator for each of the features."""
-        ...
+    law: ClassVar[Mapping[str, Law]] = {
+        "weight": power_of_ten(-2, 2),
+        "discriminator_steps": power_of_two(0, 3),
+        "gradient_penalty": power_of_ten(-2, 1),
+        "width": power_of_two(6, 10),
+        "beta1": one_of(0.0, 0.5),
+    }
 
-    @property
-    def gradient_penalty(self) -> float:
-        """Weight of the discriminator's squared input gradient."""
-        ...
+    def __post_init__(self) -> None:
+        validate.non_negative("weight", self.weight)
+        validate.whole("discriminator_steps", self.discriminator_steps, 1)
+        validate.non_negative("gradient_penalty", self.gradient_penalty)
+        validate.whole("width", self.width, 1)
 
-    @property
-    def width(self) -> int:
-        """Of the discriminator's hidden layers."""
-        ...
-
-    @property
-    def beta1(self) -> float:
-        """Adam's memory of gradients."""
-        ...
+    def start(self, setup: Setup) -> Learner:
+        """The learner."""
+        return Adversarial(self, setup)
 
 
 class Adversarial(Learner):
-    """Steps of the discriminator and of the network in turn; with `conditional` it is told the class.
+    """Steps of the discriminator and of the network in turn.
 
-    Parameters
-    ----------
-    config
-        Hyper-parameters.
-    setup
-        What to start from.
-    conditional
-        Whether the discriminator sees an embedding of the class added to the features, and classes count evenly in
-        its loss.
+    A conditional discriminator sees an embedding of the class added to the features, and classes count evenly in its
+    loss.
     """
 
-    def __init__(self, config: Hyperparameters, setup: Setup, *, conditional: bool) -> None:
+    def __init__(self, config: Contest, setup: Setup) -> None:
         super().__init__(setup)
-        self.config, self.conditional = config, conditional
+        self.config, self.conditional = config, config.conditional
         self.discriminator = mlp(self.network.features, setup.domains, width=config.width, depth=2)
         self.classes = nn.Embedding(setup.classes, self.network.features)
-        own = [*self.discriminator.parameters(), *(self.classes.parameters() if conditional else ())]
+        own = [*self.discriminator.parameters(), *(self.classes.parameters() if self.conditional else ())]
         betas = (config.beta1, 0.9)
         self.optimizers["discriminator"] = setup.optimizer(own, betas=betas)
         self.optimizers["network"] = setup.optimizer(self.network.parameters(), betas=betas)
