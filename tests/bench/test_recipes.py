@@ -94,7 +94,8 @@ def test_smoke_is_complete_and_done_once(name, tmp_path):
     elif name == "suspects" and importlib.util.find_spec("cleanlab"):
         assert "of 1 settings" in results.headline
     for figure in results.extra:
-        ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
+        shown = ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
+        assert not any("</" in text for text in shown.itertext())  # no markup that is shown as text
 
 
 def test_noise_takes_as_many_rows_as_it_is_told_and_no_other_draw_where_it_takes_all():

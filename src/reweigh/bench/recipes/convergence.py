@@ -224,19 +224,18 @@ def figures(results: Results) -> Sequence[Figure]:
         roles = {label: {"mean": "baseline", "rgd": "primary"}.get(label, "other") for label in lines}
         marks = [svg.line(frame, *points, role=roles[label], tip=label) for label, points in lines.items()]
         names = svg.end_labels(frame, [(gaps[-1], label, roles[label], None) for label, (_, gaps) in lines.items()])
+        chart = svg.chart(
+            frame,
+            *marks,
+            names,
+            title=f"Gap against steps, {cell.cell.name}",
+            description="The mean gap of the last iterate falls with the number of steps on logarithmic axes.",
+            x_label="steps",
+        )
         drawn.append(
             Figure(
                 title=f"Gap to the optimum, steps of {cell.cell.name}",
-                markup='<div style="max-width: 30em">'
-                + svg.chart(
-                    frame,
-                    *marks,
-                    names,
-                    title=f"Gap against steps, {cell.cell.name}",
-                    description="The mean gap of the last iterate falls with the number of steps on logarithmic axes.",
-                    x_label="steps",
-                )
-                + "</div>",
+                markup=str(svg.element("div", chart, style="max-width: 30em")),
                 caption="Mean over seeds of the last iterate's gap. Theory bounds it by log T / sqrt(T): a slope of "
                 "about -0.5 here.",
             )
