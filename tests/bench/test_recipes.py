@@ -93,6 +93,7 @@ def test_smoke_is_complete_and_done_once(name, tmp_path):
             assert f"{np.mean(cell.rows['rgd'].values):.{2 if name == 'convergence' else 3}f} [" in results.headline
     elif name == "suspects" and importlib.util.find_spec("cleanlab"):
         assert "of 1 settings" in results.headline
+        assert "cleanlab's are right in" in results.details[0]
     for figure in results.extra:
         shown = ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
         assert not any("</" in text for text in shown.itertext())  # no markup that is shown as text

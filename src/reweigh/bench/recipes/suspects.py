@@ -223,14 +223,39 @@ def answer(results: Results) -> Sequence[str]:
     from reweigh.bench.plan import BASELINE
     from reweigh.bench.report.verdict import verdict
 
-    found = [d for cell in results.cells if BASELINE in cell.rows and (d := _to_cleanlab(cell, BASELINE)) is not None]
-    if not found:
+    beside = [
+        (cell, difference)
+        for cell in results.cells
+        if BASELINE in cell.rows and (difference := _to_cleanlab(cell, BASELINE)) is not None
+    ]
+    if not beside:
         return ("",)
+    cells, found = zip(*beside, strict=True)
     ahead, behind = (sum(d.conclusion() == which for d in found) for which in ("better", "worse"))
     return (
         f"The losses of a plain training rank wrong labels better than cleanlab in {ahead} of {len(found)} settings, "
         f"worse in {behind}, and in {len(found) - ahead - behind} there is no evidence of a difference.",
+        _flags(cells),
         f"Which training's losses? {verdict(results).headline}",
+    )
+
+
+def _flags(cells: Sequence[CellResults]) -> str:
+    """How the labels that are called wrong fare, ours and cleanlab's, over the settings."""
+    from reweigh.bench.plan import BASELINE
+
+    def span(name: str) -> str:
+        values = [
+            np.mean([float(outcome.records[-1][name]) for outcome in cell.rows[BASELINE].outcomes.values()])
+            for cell in cells
+        ]
+        low, high = (f"{100 * value:.0f}" for value in (min(values), max(values)))
+        return f"{low} %" if low == high else f"{low} to {high} %"
+
+    return (
+        f"Labels flagged as wrong: ours are right in {span('flagged_precision')} of cases and find "
+        f"{span('flagged_recall')} of the wrong ones; cleanlab's are right in {span('cleanlab/flagged_precision')} and "
+        f"find {span('cleanlab/flagged_recall')}."
     )
 
 
