@@ -94,6 +94,10 @@ def test_smoke_is_complete_and_done_once(name, tmp_path):
     elif name == "suspects" and importlib.util.find_spec("cleanlab"):
         assert "of 1 settings" in results.headline
         assert "cleanlab's are right in" in results.details[0]
+    elif name == "sam":
+        (cell,) = results.cells
+        added = np.mean(cell.rows["rgd+sam"].values) - np.mean(cell.rows["sam"].values)
+        assert f"{100 * added:+.2f} points [" in results.headline
     for figure in results.extra:
         shown = ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
         assert not any("</" in text for text in shown.itertext())  # no markup that is shown as text

@@ -15,7 +15,9 @@ network is not named.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +27,9 @@ from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.seeds import Seeds
 from reweigh.bench.task import Task
+
+if TYPE_CHECKING:
+    from reweigh.bench.results import Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +92,10 @@ def table(preset: str) -> Table:
         seeds=2 if smoke else 5,
         trials=1 if smoke else 3,
         as_written=not smoke,
-        notes=("Only the learning rate is tuned; tau = 1 and rho = 0.05 as in the paper and its source.",),
+        notes=(
+            "Only the learning rate is tuned; tau = 1 and rho = 0.05 as in the paper and its source.",
+            "The scale controls are of rgd without SAM: of what it adds to SAM, part may be a larger step.",
+        ),
     )
 
 
@@ -104,3 +112,16 @@ def task(settings: Settings, seeds: Seeds) -> Task:
 
 
 train, group, train_group = supervised.recipe(task)
+
+
+def answer(results: Results) -> Sequence[str]:
+    """What re-weighting adds to SAM, then what it adds to plain steps."""
+    from reweigh.bench.report.numbers import unit_of
+    from reweigh.bench.report.verdict import between, verdict
+
+    found = [d for cell in results.cells if (d := between(results.table, cell, "rgd+sam", "sam")) is not None]
+    if not found:
+        return ("",)
+    unit, metric = unit_of(results), results.table.metric_name
+    said = [d.verdict("rgd+sam", "sam", metric, scale=unit.scale, unit=unit.points, digits=unit.digits) for d in found]
+    return (" ".join(said), f"Without SAM: {verdict(results).headline}")

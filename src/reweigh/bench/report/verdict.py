@@ -123,11 +123,11 @@ def _control(results: Results, cell: CellResults) -> Control:
         primary=differences.get(results.table.primary),
         normalised=differences.get(plan.NORMALISED),
         scaled=differences.get(plan.SCALED_BASELINE),
-        beyond=_between(results.table, cell, results.table.primary, plan.SCALED_BASELINE),
+        beyond=between(results.table, cell, results.table.primary, plan.SCALED_BASELINE),
     )
 
 
-def _between(table: Table, cell: CellResults, ours: str, theirs: str) -> Difference | None:
+def between(table: Table, cell: CellResults, ours: str, theirs: str) -> Difference | None:
     """Two rows of a cell on the seeds they share."""
     if ours not in cell.rows or theirs not in cell.rows:
         return None
