@@ -75,6 +75,24 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(capsys, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+def test_some_columns_alone_have_the_runs_that_they_have_among_all(capsys, tmp_path, monkeypatch):
+    from reweigh.bench import experiment, plan
+
+    def runs_of(**options):
+        asked = experiment.question("longtail", experiment.Options(**options))
+        return {spec.id: spec.cell for spec in plan.tuning(asked)}
+
+    some = runs_of(only=("fashion", "QUICK"))
+    assert {name.split(",")[0] for name in some.values()} == {"Fashion-MNIST", "QuickDraw-345"}
+    assert some.items() <= runs_of().items()
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["run", "longtail", "--only", "imbalance 20", "--only", "svhn"]) == 2
+    shown = said(capsys)
+    assert "'svhn'" in shown
+    assert "Fashion-MNIST, imbalance 100" in shown
+    assert not list(tmp_path.iterdir())
+
+
 def test_settings_of_the_call_reach_the_plan(capsys, tmp_path, monkeypatch):
     from reweigh.bench import experiment
 

@@ -44,6 +44,7 @@ def run(
     /,
     method: Repeated = (),
     preset: Literal["smoke", "cpu", "paper"] = "cpu",
+    only: Repeated = (),
     seeds: int | None = None,
     set: Repeated = (),
     jobs: int | None = None,
@@ -64,6 +65,7 @@ def run(
     For example:
         reweigh run longtail --preset smoke
         reweigh run longtail --method rgd --method term:t=0.5 --seeds 10
+        reweigh run longtail --only fashion --only quickdraw
         reweigh run noise --set data=fashion_mnist --set model=cnn --jobs 2
         reweigh run noise --tune optuna:20 --executor ray --address auto
 
@@ -71,6 +73,7 @@ def run(
         recipe: Which experiment; `reweigh list recipes` shows them.
         method: A method to compare, like rgd:tau=3 or focal+rgd+sam; repeat for more. The recipe's own if none.
         preset: smoke takes seconds, cpu what two cores finish in two hours, paper the paper's own settings.
+        only: Columns of the recipe's table whose names contain this; repeat for more. All if none.
         seeds: Paired seeds of the comparison.
         set: A setting of the recipe, as key=value; repeat for more.
         jobs: Processes at once; all cores if not given.
@@ -100,6 +103,7 @@ def run(
     options = experiment.Options(
         preset=preset,
         methods=method,
+        only=only,
         seeds=seeds,
         trials=_trials(tune),
         tuner=_tuner(tune, storage),

@@ -22,6 +22,8 @@ class Options:
 
     preset: Literal["smoke", "cpu", "paper"] = "cpu"
     methods: tuple[str, ...] = ()
+    #: Columns of the table: those whose names contain one of these, in upper or lower case; all if empty.
+    only: tuple[str, ...] = ()
     seeds: int | None = None
     trials: int | None = None
     changes: tuple[tuple[str, str], ...] = ()
@@ -63,7 +65,7 @@ def question(recipe_name: str, options: Options) -> Question:
             seeds=cell.seeds if options.seeds is None else options.seeds,
             trials=cell.trials if options.trials is None else options.trials,
         )
-        for cell in table.cells
+        for cell in _columns(table, options.only)
     )
     if changed:  # cells that only differed in what the user fixed are now one
         cells = tuple({str(sorted(c.settings.items(), key=str)): c for c in cells}.values())
@@ -120,6 +122,14 @@ def _workers(options: Options) -> AbstractContextManager[Crew]:
     from reweigh.bench.executors_ray import RayWorkers
 
     return RayWorkers(options.jobs, options.data_root, address=options.address)
+
+
+def _columns(table: Table, only: tuple[str, ...]) -> list[Cell]:
+    for text in only:
+        if not any(text.casefold() in cell.name.casefold() for cell in table.cells):
+            names = "; ".join(cell.name for cell in table.cells)
+            raise ValueError(f"no column has {text!r} in its name; there are: {names}.")
+    return [c for c in table.cells if not only or any(text.casefold() in c.name.casefold() for text in only)]
 
 
 def _name(cell: Cell, changes: Mapping[str, str]) -> str:
