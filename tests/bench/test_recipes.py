@@ -97,7 +97,9 @@ def test_smoke_is_complete_and_done_once(name, tmp_path):
     elif name == "sam":
         (cell,) = results.cells
         added = np.mean(cell.rows["rgd+sam"].values) - np.mean(cell.rows["sam"].values)
-        assert f"{100 * added:+.2f} points [" in results.headline
+        assert "plain training" in results.headline  # what was declared beforehand comes first
+        assert "not declared beforehand and not corrected" in results.details[0]
+        assert f"{100 * added:+.2f} points [" in results.details[0]
     for figure in results.extra:
         shown = ElementTree.fromstring(f"<div>{figure.markup}</div>")  # well-formed, or this raises
         assert not any("</" in text for text in shown.itertext())  # no markup that is shown as text

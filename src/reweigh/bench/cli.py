@@ -72,7 +72,7 @@ def run(
     Args:
         recipe: Which experiment; `reweigh list recipes` shows them.
         method: A method to compare, like rgd:tau=3 or focal+rgd+sam; repeat for more. The recipe's own if none.
-        preset: smoke takes seconds, cpu what two cores finish in two hours, paper the paper's own settings.
+        preset: smoke takes seconds, cpu an hour or two on two cores, paper the paper's own settings.
         only: Columns of the recipe's table whose names contain this; repeat for more. All if none.
         seeds: Paired seeds of the comparison.
         set: A setting of the recipe, as key=value; repeat for more.

@@ -12,9 +12,10 @@ The paper's tables: ResNet-32 on long-tailed CIFAR-10 and CIFAR-100, imbalance 2
 The `cpu` preset: digits with an MLP at six imbalances, all methods, 20 paired seeds, five trials each. With fewer
 methods: Fashion-MNIST, 3 000 images of the largest class, with a CNN of half the usual width for 6 epochs, 10 seeds,
 three trials; QuickDraw-345 in CIFAR-100's place, with a small CNN for 8 epochs, 4 seeds, two trials; CIFAR-10 with
-ResNet-32 for 20 epochs, 3 seeds, untuned; this column alone takes two cores three hours. Departures from the paper:
-validation data chooses epochs and hyper-parameters (the paper's sources report the best *test* epoch); every method
-has the same number of trials; on the digits ten images a class are set aside as meta data for all methods alike.
+ResNet-32 for 20 epochs, 3 seeds, untuned; this column alone takes two cores about three hours. Departures from the
+paper: validation data chooses epochs and hyper-parameters (the paper's sources report the best *test* epoch); every
+method has the same number of trials; on the digits ten images a class are set aside as meta data for all methods
+alike.
 """
 
 from __future__ import annotations
