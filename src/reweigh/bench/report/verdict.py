@@ -127,13 +127,18 @@ def _control(results: Results, cell: CellResults) -> Control:
     )
 
 
-def between(table: Table, cell: CellResults, ours: str, theirs: str) -> Difference | None:
-    """Two rows of a cell on the seeds they share."""
+def between(table: Table, cell: CellResults, ours: str, theirs: str, *, last: bool = False) -> Difference | None:
+    """Two rows of a cell on the seeds they share: at the chosen epochs, or at the last ones."""
     if ours not in cell.rows or theirs not in cell.rows:
         return None
-    first, second = cell.rows[ours].outcomes, cell.rows[theirs].outcomes
-    seeds = [s for s in sorted(set(first) & set(second)) if math.isfinite(first[s].value + second[s].value)]
-    return difference(table, [first[s].value for s in seeds], [second[s].value for s in seeds]) if seeds else None
+
+    def values(label: str) -> dict[int, float]:
+        outcomes = cell.rows[label].outcomes
+        return {seed: outcome.last if last else outcome.value for seed, outcome in outcomes.items()}
+
+    first, second = values(ours), values(theirs)
+    seeds = [s for s in sorted(set(first) & set(second)) if math.isfinite(first[s] + second[s])]
+    return difference(table, [first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
 
 
 def _scale(results: Results, controls: Sequence[Control]) -> list[str]:

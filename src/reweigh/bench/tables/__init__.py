@@ -6,8 +6,9 @@ seen the training rows alone turns it into numbers. `named` holds the tables tha
 
 from reweigh.bench.tables.encode import ClassTarget, Encoder, NumberTarget
 from reweigh.bench.tables.errors import TableError, listed, quoted
-from reweigh.bench.tables.infer import Column, Schema, describe
+from reweigh.bench.tables.infer import describe
 from reweigh.bench.tables.read import LEAST_ROWS, read
+from reweigh.bench.tables.schema import Column, Schema
 from reweigh.bench.tables.splits import Split, append, duplicates_across, split
 
 __all__ = [

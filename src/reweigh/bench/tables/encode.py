@@ -14,7 +14,7 @@ from reweigh.bench.tables import columns as kinds
 from reweigh.bench.tables import values
 from reweigh.bench.tables.columns import AnyColumn, Array, CategoryColumn, Scale
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
-from reweigh.bench.tables.infer import Column, Schema, class_indices
+from reweigh.bench.tables.schema import Column, Schema, class_indices
 
 #: Raised by one whenever what an encoder writes down changes its meaning.
 FORMAT = 1

@@ -12,7 +12,7 @@ from reweigh import _validate as validate
 from reweigh.bench import data
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
-from reweigh.bench.tables.infer import Schema
+from reweigh.bench.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,136 @@
+"""What a column is, told by its cells: a number, a name, a date, prose, or nothing a model could use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from reweigh.bench.tables import values
+from reweigh.bench.tables.errors import TableError, quoted
+from reweigh.bench.tables.schema import Column, Kind
+
+#: The share of cells that must be numbers (or dates) for the others to count as slips of the pen.
+MOSTLY = 0.95
+#: Nearly every row has a value of its own.
+_UNIQUE = 0.95
+#: Below this many cells "all different" and "ascending" may be chance.
+_ENOUGH = 20
+#: Words a cell, and shares of different cells, from which strings are prose and no names.
+_PROSE_WORDS, _PROSE_DISTINCT = 4.0, 0.2
+
+
+def describe_column(cells: pl.Series, kind: Kind | None, categorical: bool, notes: list[str]) -> Column:
+    """One column of the table, of the `kind` that was asked for or else of the one that its cells tell."""
+    missing, distinct = cells.null_count(), _distinct(cells)
+    pattern: str | None = None
+    if kind == "time":
+        pattern = _check_time(cells)
+    if kind is None:
+        kind, missing, pattern = _kind(cells, distinct, categorical, notes)
+    return Column(name=cells.name, kind=kind, missing=missing / max(len(cells), 1), distinct=distinct, pattern=pattern)
+
+
+def _distinct(cells: pl.Series) -> int:
+    if values.is_unusable(cells):
+        return 0
+    return cells.n_unique() - bool(cells.null_count())
+
+
+def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) -> tuple[Kind, int, str | None]:
+    """What a feature is, how many cells are missing or none of the kind, and how its dates are written."""
+    missing = cells.null_count()
+    if missing == len(cells):
+        return "empty", missing, None
+    if values.is_unusable(cells):
+        return "unusable", missing, None
+    if distinct == 1 and not missing:
+        return "constant", missing, None
+    if categorical:
+        return "category", missing, None
+    if cells.dtype == pl.Boolean:
+        return "boolean", missing, None
+    if cells.dtype.is_temporal():
+        return "date", missing, None
+    if cells.dtype.is_numeric():
+        return _number_kind(cells, distinct), missing, None
+    return _text_kind(cells, distinct, notes)
+
+
+def _number_kind(cells: pl.Series, distinct: int) -> Kind:
+    if distinct == 2 and bool(((cells == 0) | (cells == 1)).all()):
+        return "boolean"
+    return "id" if cells.dtype.is_integer() and _counts_up(cells, distinct) else "number"
+
+
+def _counts_up(cells: pl.Series, distinct: int) -> bool:
+    """Whether whole numbers only number the rows: none twice, in order, and without large gaps."""
+    if len(cells) < _ENOUGH or distinct < len(cells) or cells.null_count():
+        return False
+    ordered = cells.is_sorted() or cells.is_sorted(descending=True)
+    low, high = cells.min(), cells.max()
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    return ordered and high - low < 10 * len(cells)
+
+
+def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind, int, str | None]:
+    filled = len(cells) - cells.null_count()
+    name = quoted(cells.name)
+    as_numbers = values.numbers(cells)
+    if as_numbers.count() >= MOSTLY * filled:
+        odd = cells.filter(as_numbers.is_null() & cells.is_not_null())
+        if len(odd):
+            notes.append(
+                f"{name} is taken for a number; {len(odd)} of its cells are text (for example {quoted(odd[0])}) and "
+                f"count as missing. Mend them, or use `--categorical {name}` if they are names."
+            )
+        return "number", as_numbers.null_count(), None
+    lowered = {word.lower() for word in cells.drop_nulls().unique()} if distinct <= 4 else set[str]()
+    if any(lowered == set(pair) for pair in values.TRUTH):
+        return "boolean", cells.null_count(), None
+    patterns = values.date_patterns(cells, MOSTLY)
+    if patterns:
+        return "date", _note_dates(cells, patterns, notes), patterns[0]
+    if _is_prose(cells, distinct, filled):
+        notes.append(
+            f"{name} is taken for free text and read word by word; `--categorical {name}` takes each cell as one name."
+        )
+        return "text", cells.null_count(), None
+    if filled >= _ENOUGH and distinct >= _UNIQUE * filled:
+        return "id", cells.null_count(), None
+    return "category", cells.null_count(), None
+
+
+def _note_dates(cells: pl.Series, patterns: Sequence[str], notes: list[str]) -> int:
+    """Say what is doubtful about dates in strings; returns the number of cells without one."""
+    best, name = patterns[0], quoted(cells.name)
+    absent = values.dates(cells, best).null_count()
+    odd = absent - cells.null_count()
+    if odd:
+        notes.append(f"{name} is taken for a date ({best}); {odd} of its cells are none and count as missing.")
+    if best.startswith("%m/%d") and best.replace("%m/%d", "%d/%m") in patterns:
+        notes.append(
+            f"{name} may be month/day/year or day/month/year and is read as the first; write 2024-12-31 to be sure."
+        )
+    return absent
+
+
+def _is_prose(cells: pl.Series, distinct: int, filled: int) -> bool:
+    if distinct < _PROSE_DISTINCT * filled:
+        return False
+    mean = cells.str.count_matches(r"\S+").mean()
+    return isinstance(mean, float) and mean >= _PROSE_WORDS
+
+
+def _check_time(cells: pl.Series) -> str | None:
+    """How the moments in a time column are written; refuses one that cannot be put in order."""
+    if cells.dtype.is_numeric() or cells.dtype.is_temporal():
+        if cells.null_count() < len(cells):
+            return None
+    elif values.is_text(cells) and (patterns := values.date_patterns(cells, MOSTLY)):
+        return patterns[0]
+    raise TableError(
+        f"`--time` names {quoted(cells.name)}, which holds neither numbers nor dates. Write dates like 2024-12-31, or "
+        "choose another column."
+    )

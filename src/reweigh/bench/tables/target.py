@@ -1,0 +1,131 @@
+"""What is to be predicted, told by the cells of the target: a class or an amount, and which rows have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from reweigh.bench.tables import values
+from reweigh.bench.tables.errors import TableError, listed, quoted
+from reweigh.bench.tables.kinds import MOSTLY
+from reweigh.bench.tables.schema import TaskKind
+
+#: More whole numbers than this are amounts, fewer are classes.
+_CLASSES = 20
+#: A target of words with more classes than this is no target.
+_MOST_CLASSES = 1000
+#: A class with fewer rows than this is hardly tested.
+_RARE = 10
+
+
+class Target:
+    """The target: its task, classes and rows without one."""
+
+    def __init__(self, cells: pl.Series, task: TaskKind | None, notes: list[str]) -> None:
+        self.name = cells.name
+        if cells.dtype.is_temporal() or values.is_unusable(cells):
+            raise TableError(
+                f"the target {quoted(cells.name)} holds {cells.dtype}, which is neither a class nor a number. "
+                "Choose another column."
+            )
+        if cells.null_count() == len(cells):
+            raise TableError(f"the target {quoted(cells.name)} is missing in every row. Choose another column.")
+        self.task: TaskKind = task or self._inferred(cells, notes)
+        self.classes: tuple[str, ...] = ()
+        self.counts: tuple[int, ...] = ()
+        usable = self._regression(cells) if self.task == "regression" else self._classes(cells, notes)
+        self.unlabelled = len(cells) - usable
+        if self.unlabelled:
+            notes.append(
+                f"{self.unlabelled} of {len(cells)} rows have no usable target {quoted(cells.name)} and are dropped."
+            )
+
+    def _inferred(self, cells: pl.Series, notes: list[str]) -> TaskKind:
+        distinct = cells.drop_nulls().n_unique()
+        name = quoted(cells.name)
+        if _is_amount(cells):
+            notes.append(
+                f"Task: regression, because {name} is a number with {distinct} different values; "
+                "`--task multiclass` makes them classes."
+            )
+            return "regression"
+        task: TaskKind = "multiclass" if distinct > 2 else "binary"
+        numeric = cells.dtype.is_numeric() and distinct > 2
+        way = "`--task regression` makes it a number." if numeric else "`--task` overrules it."
+        notes.append(f"Task: {task}, because {name} has {distinct} different values; {way}")
+        return task
+
+    def _regression(self, cells: pl.Series) -> int:
+        numbers = values.numbers(cells).drop_nulls()
+        if len(numbers) < 0.5 * (len(cells) - cells.null_count()):
+            other = cells.drop_nulls().filter(values.numbers(cells.drop_nulls()).is_null())[0]
+            raise TableError(
+                f"the target {quoted(self.name)} is no number in most rows (for example {quoted(other)}), so there is "
+                "no regression. Leave `--task` out, or choose another column."
+            )
+        if numbers.n_unique() == 1:
+            raise TableError(
+                f"the target {quoted(self.name)} has one value only ({numbers[0]}), so there is nothing to learn. "
+                "Choose another column."
+            )
+        return len(numbers)
+
+    def _classes(self, cells: pl.Series, notes: list[str]) -> int:
+        words = values.words(cells).drop_nulls()
+        counts = dict(zip(*(column.to_list() for column in words.value_counts(name="count")), strict=True))
+        name = quoted(self.name)
+        if len(counts) == 1:
+            raise TableError(
+                f"the target {name} has one class only ({quoted(next(iter(counts)))}), so there is nothing to learn. "
+                "Choose another column, or rows with both outcomes."
+            )
+        if self.task == "binary" and len(counts) > 2:
+            raise TableError(
+                f"the target {name} has {len(counts)} classes, so the task is not binary. Use `--task multiclass`."
+            )
+        if len(counts) > min(_MOST_CLASSES, len(words) / 2) and len(counts) > 2:
+            raise TableError(
+                f"the target {name} has {len(counts)} classes in {len(words)} rows, too many to learn. Choose another "
+                "column, or `--task regression` if it is an amount."
+            )
+        self.classes = _in_order(counts)
+        self.counts = tuple(counts[label] for label in self.classes)
+        _note_balance(self.classes, self.counts, notes)
+        return len(words)
+
+
+def _is_amount(cells: pl.Series) -> bool:
+    """Whether a target is a number of many values, of which fractions are a sign."""
+    if cells.dtype == pl.Boolean:
+        return False
+    numbers = values.numbers(cells).drop_nulls()
+    filled = len(cells) - cells.null_count()
+    if len(numbers) < MOSTLY * filled:
+        return False
+    distinct = numbers.n_unique()
+    if bool((numbers != numbers.floor()).any()):
+        return distinct > 2
+    return distinct > min(_CLASSES, max(2, len(numbers) // 5))
+
+
+def _in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    names = sorted(labels)
+    numbers = pl.Series(names, dtype=pl.String).cast(pl.Float64, strict=False)
+    if numbers.null_count() or not bool(numbers.is_finite().all()):
+        return tuple(names)
+    return tuple(name for _, name in sorted(zip(numbers.to_list(), names, strict=True)))
+
+
+def _note_balance(classes: Sequence[str], counts: Sequence[int], notes: list[str]) -> None:
+    total = sum(counts)
+    common = sorted(zip(counts, classes, strict=True), key=lambda pair: -pair[0])
+    shares = ", ".join(f"{quoted(label)} {100 * count / total:.3g} %" for count, label in common[:4])
+    rest = f" and {len(common) - 4} more" if len(common) > 4 else ""
+    notes.append(f"Class balance: {shares}{rest}.")
+    rare = [label for count, label in common if count < _RARE]
+    if rare:
+        notes.append(
+            f"{'Class' if len(rare) == 1 else 'Classes'} {listed(rare)} with fewer than {_RARE} rows: what is said of "
+            f"{'it' if len(rare) == 1 else 'them'} is little more than chance."
+        )
