@@ -9,6 +9,7 @@ from frameworks import ALL, TORCH
 
 import reweigh.monitor
 from reweigh import KL, RGD, ChiSquare, Monitor, suggest_tau
+from reweigh.objectives.redescending import Redescending
 
 BATCH = [0.2, 0.7, 1.5, 4.0]
 
@@ -144,6 +145,34 @@ def test_saturated(tau):
     assert "learning rate times 1.65, which Adam-type optimisers ignore" in finding
     assert "suggest tau = 6.5" in finding
     assert watched([2.0, 3.0, 0.9]).findings() == []
+
+
+def test_a_clip_above_an_offset():
+    """Losses with a floor of two: none of them is clipped, and none is below zero's place."""
+    objective = RGD(tau=1.0, offset=2.0)
+    losses = np.linspace(2.0, 2.9, 10)
+    monitor = Monitor.of(objective)
+    monitor.update(losses, objective.weight(losses))
+    assert monitor.stats()["clip_share"] == 0.0
+    assert monitor.stats()["negative_share"] == 0.0
+    assert monitor.findings() == []
+    high = Monitor.of(objective)
+    high.update(losses + 3.0, objective.weight(losses + 3.0))
+    (finding,) = high.findings()
+    assert "above tau = 1 and the offset of 2" in finding
+    assert "suggest tau = 3.8" in finding
+    low = Monitor(tau=1.0, offset=5.0)
+    low.update(losses, np.ones(10))
+    assert "100% of the losses are below the offset of 5" in low.findings()[0]
+
+
+def test_weights_that_fall_again_are_not_clipped():
+    objective = Redescending(tau=1.0)
+    losses = np.linspace(1.1, 20.0, 10)
+    monitor = Monitor.of(objective)
+    monitor.update(losses, objective.weigh(losses, ()).weights)
+    assert monitor.stats()["clip_share"] == 0.0
+    assert monitor.findings() == []
 
 
 def test_never_active():

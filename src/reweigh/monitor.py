@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reweigh import _validate as validate
 from reweigh._array import Array, is_array, stop_gradient, to_numpy
+
+if TYPE_CHECKING:
+    from reweigh.objectives import Objective
 
 __all__ = ["Monitor", "TauSuggestion", "suggest_tau"]
 
@@ -94,6 +97,8 @@ class Monitor:
     ----------
     tau
         The clip level, if you know it; otherwise clipping is inferred from shared largest weights.
+    offset
+        The floor of the loss that the objective subtracts before it clips.
     every
         Steps between two looks at the values.
     on_stats
@@ -121,16 +126,27 @@ class Monitor:
         self,
         *,
         tau: float | None = None,
+        offset: float = 0.0,
         every: int = 50,
         on_stats: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
         if tau is not None:
             validate.positive("tau", tau)
+        validate.real("offset", offset)
         validate.whole("every", every, 1)
         self.tau = tau
+        self.offset = offset
         self.every = every
         self.on_stats = on_stats
         self.reset()
+
+    @classmethod
+    def of(cls, objective: Objective, **options: Any) -> Monitor:
+        """A monitor that knows where an objective clips; `options` are the other arguments."""
+        if objective.clip_level is None:
+            return cls(**options)
+        offset = float(getattr(objective, "offset", 0.0))
+        return cls(tau=objective.clip_level - offset, offset=offset, **options)
 
     def reset(self) -> None:
         """Forget everything seen so far."""
@@ -177,7 +193,7 @@ class Monitor:
     def findings(self) -> list[str]:
         """What is wrong, in words; empty when nothing is."""
         self._look()
-        return self._all.findings(self.tau, self._recent)
+        return self._all.findings(self.tau, self.offset, self._recent)
 
     def hardest(self, k: int = 10) -> list[tuple[Any, float, float]]:
         """The `k` units of largest newest loss, as (id, loss, weight). Needs `ids` in `update`."""
@@ -221,7 +237,7 @@ class Monitor:
             keep = slice(None) if mask is None else to_numpy(mask).reshape(-1).astype(bool)
             flat = to_numpy(losses).astype(np.float64).reshape(-1)[keep]
             weight = to_numpy(weights).astype(np.float64).reshape(-1)[keep]
-            tally.add(flat, weight, self.tau)
+            tally.add(flat, weight, self.tau, self.offset)
             self._remember(flat, weight, _names(ids, keep), _names(groups, keep))
         self._pending.clear()
         self._all.merge(tally)
@@ -267,7 +283,7 @@ class _Tally:
     smallest: float = np.inf
     largest: float = -np.inf
 
-    def add(self, losses: Floats, weights: Floats, tau: float | None) -> None:
+    def add(self, losses: Floats, weights: Floats, tau: float | None, offset: float) -> None:
         self.steps += 1
         self.lonely += len(losses) == 1
         finite = np.isfinite(losses) & np.isfinite(weights)
@@ -276,8 +292,8 @@ class _Tally:
         if not losses.size:
             return
         self.units += losses.size
-        self.negative += int((losses < 0).sum())
-        self.clipped += int((losses >= tau).sum()) if tau is not None else _clipped(losses, weights)
+        self.negative += int((losses < offset).sum())
+        self.clipped += int((losses >= tau + offset).sum()) if tau is not None else _clipped(losses, weights)
         self.loss += float(losses.sum())
         self.weight += float(weights.sum())
         self.square += float((weights * weights).sum())
@@ -306,27 +322,28 @@ class _Tally:
             "nonfinite": float(self.nonfinite),
         }
 
-    def findings(self, tau: float | None, recent: list[Floats]) -> list[str]:
+    def findings(self, tau: float | None, offset: float, recent: list[Floats]) -> list[str]:
         found: list[str] = []
         level = "the clip level" if tau is None else f"tau = {tau:g}"
+        level += f" and the offset of {offset:g}" if offset else ""
         if self.nonfinite:
             found.append(f"{self.nonfinite} losses or weights are NaN or infinite: find out why before anything else.")
         if self.units and self.lonely == self.steps:
             found.append("every step held one unit: was the loss averaged before it was re-weighted?")
         if self.units and self.negative > 0.5 * self.units:
             found.append(
-                f"{self.negative / self.units:.0%} of the losses are negative and share the smallest weight: "
+                f"{self.negative / self.units:.0%} of the losses are {_below(offset)} and share the smallest weight: "
                 "pass the loss's floor as `offset`."
             )
         if self.units and self.clipped >= 0.99 * self.units:
             found.append(
                 f"saturated: (nearly) every loss is above {level}, so this is plain training with the learning rate "
-                f"times {self.weight / self.units:.2f}, which Adam-type optimisers ignore. {_advice(recent)}"
+                f"times {self.weight / self.units:.2f}, which Adam-type optimisers ignore. {_advice(recent, offset)}"
             )
         elif self.units > 1 and self.largest < 1.02 * self.smallest and self.lonely < self.steps:
             found.append(
                 f"never active: the weights differ by {self.largest / self.smallest - 1:.1%} at most, because the "
-                f"losses are small against tau + 1. {_advice(recent)}"
+                f"losses are small against tau + 1. {_advice(recent, offset)}"
             )
         return found
 
@@ -341,8 +358,12 @@ def _clipped(losses: Floats, weights: Floats) -> int:
     return int(top.sum())
 
 
-def _advice(recent: list[Floats]) -> str:
-    losses = np.concatenate(recent)
+def _below(offset: float) -> str:
+    return f"below the offset of {offset:g}" if offset else "negative"
+
+
+def _advice(recent: list[Floats], offset: float) -> str:
+    losses = np.concatenate(recent) - offset
     if not losses.size or np.quantile(losses, 0.9) <= 0:
         return "Look at the scale of the loss."
     level = float(suggest_tau(losses))

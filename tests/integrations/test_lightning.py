@@ -184,6 +184,16 @@ def test_rows_at_the_loggers_frequency(tmp_path: Path, accumulate: int) -> None:
     assert log.monitors["criterion"].stats()["units"] == SIZE * accumulate
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_plain_loss_is_that_of_the_criterion_alone(tmp_path: Path, smoothing: float) -> None:
+    rows, seen = Rows(), data()
+    plain = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 0.5]), label_smoothing=smoothing)
+    fit = trainer(tmp_path, logger=rows, log_every_n_steps=1, max_steps=1, callbacks=[WeightLog()])
+    fit.fit(Classifier(Reweighted(plain, tau=1.0)), DataLoader(seen, SIZE))
+    expected = plain(network()(seen.tensors[0]), seen.tensors[1]).detach()
+    assert rows.weights[0][1]["reweigh/loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_values_are_fetched_when_a_row_is_due_and_not_before(tmp_path: Path, monkeypatch: Any) -> None:
     looks: list[int] = []
     look = reweigh.Monitor._look
@@ -238,6 +248,15 @@ def test_a_stateful_objective_resumes_where_it_was(tmp_path: Path) -> None:
     for name, value in straight.criterion.named_buffers():
         torch.testing.assert_close(dict(resumed.criterion.named_buffers())[name], value, atol=0, rtol=0)
         assert not torch.equal(value, start[name])
+
+
+def test_a_stateful_objective_moves_with_the_optimiser(tmp_path: Path) -> None:
+    """Six batches an epoch and four a step: the second step of an epoch has two."""
+    model = Classifier(Reweighted(nn.CrossEntropyLoss(), TERMEma(), accumulation=4))
+    fit = trainer(tmp_path, max_epochs=3, accumulate_grad_batches=4, callbacks=[WeightLog()])
+    fit.fit(model, DataLoader(data(), BATCH))
+    assert fit.global_step == 6
+    assert int(model.criterion.state_step) == 6
 
 
 def test_it_says_when_there_is_nothing_to_log(tmp_path: Path) -> None:

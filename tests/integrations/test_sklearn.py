@@ -340,10 +340,39 @@ def test_early_stopping_with_hardly_any_rows_of_a_class(iris: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", ["focal+rgd:tau=3", "term:t=0.5", reweigh.RGD(warmup=5), "absgd", "class_balanced+rgd"]
+    "objective", ["focal+rgd:tau=3", "term:t=0.5", reweigh.RGD(warmup=5), "absgd", "class_balanced+rgd", "ldam+rgd"]
 )
 def test_any_method_trains(objective: Any, iris: Any) -> None:
     assert RGDClassifier(objective=objective, epochs=30, random_state=0).fit(*iris).score(*iris) > 0.85
+
+
+def test_a_margin_loss_has_cosines_and_defers_its_weights(iris: Any) -> None:
+    from reweigh.torch.losses import CosineLinear
+
+    X, y = iris[0][:120], iris[1][:120]  # the third class is rarer, so that class weights matter
+    before = torch.get_rng_state()
+    late, never = (
+        RGDClassifier(objective=f"ldam:defer={share}+rgd", epochs=8, random_state=0).fit(X, y) for share in (0.5, 1.0)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert [type(layer) for layer in late.model_ if not isinstance(layer, torch.nn.ReLU)] == [
+        torch.nn.Linear,
+        torch.nn.Linear,
+        CosineLinear,
+    ]
+    assert late.losses_[:4] == never.losses_[:4]
+    assert late.losses_[4:] != never.losses_[4:]
+    # What the loss takes for logits is 30 times a cosine, and probabilities are of those.
+    cosines = late.model_(torch.as_tensor(X.astype(np.float32)).double()).detach()
+    assert cosines.abs().max() <= 1 + 1e-6
+    np.testing.assert_allclose(late.predict_log_proba(X), torch.log_softmax(30 * cosines, 1).numpy(), rtol=1e-9)
+
+
+def test_early_stopping_compares_epochs_by_the_same_class_weights(iris: Any) -> None:
+    """With a learning rate of nothing all epochs are the same model, whether weights have started or not."""
+    X, y = iris[0][:120], iris[1][:120]
+    model = RGDClassifier(objective="ldam:defer=0.5", early_stopping=True, epochs=4, lr=1e-30, random_state=0).fit(X, y)
+    assert model.validation_losses_ == model.validation_losses_[:1] * 4
 
 
 def test_tau_changes_the_fit(diabetes: Any) -> None:

@@ -155,6 +155,29 @@ def test_validation_is_plain_and_the_history_tells_both() -> None:
     assert row["ess_share"] == pytest.approx(weights.mean() ** 2 / (weights**2).mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "criterion", [{"label_smoothing": 0.2}, {"weight": torch.tensor([1.0, 5.0, 0.5])}, {"ignore_index": 1}], ids=str
+)
+def test_the_plain_loss_is_that_of_the_criterion_alone(criterion: dict[str, Any]) -> None:
+    """Comparable with the validation loss beside it: at a rate of zero, on the same rows, they are equal."""
+    X, y = data()
+    net = classifier(
+        ReweightedCrossEntropy,
+        lr=0.0,
+        batch_size=SIZE,
+        max_epochs=1,
+        train_split=predefined_split(Dataset(X, y)),
+        callbacks=[WeightLog()],
+        **{f"criterion__{name}": value for name, value in criterion.items()},
+    ).fit(X, y)
+    assert net.history[-1, "plain_loss"] == pytest.approx(net.history[-1, "valid_loss"], rel=1e-5)
+    counted = np.ones(SIZE, bool) if "ignore_index" not in criterion else y != 1
+    losses = cross_entropy(net.module_(torch.tensor(X)), torch.tensor(y)).detach().numpy()[counted]
+    if "label_smoothing" not in criterion:
+        weights = np.exp(np.clip(losses, 0, 1) / 2)
+        assert net.history[-1, "weight_mean"] == pytest.approx(weights.mean(), rel=1e-5)
+
+
 def test_the_printed_table_has_the_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     classifier(ReweightedCrossEntropy, verbose=1, callbacks=[WeightLog()]).fit(*data())
     printed = capsys.readouterr().out

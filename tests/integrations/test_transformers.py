@@ -377,6 +377,22 @@ def test_state_moves_once_a_step_and_is_resumed(tmp_path):
     torch.testing.assert_close(resumed, whole, rtol=0, atol=1e-6)
 
 
+def test_state_moves_with_the_optimiser_where_an_epoch_ends_early(tmp_path):
+    """Five micro-batches an epoch and two a step: the third step of an epoch has one."""
+    data = rows(lambda rng, t: int(rng.integers(5)), number=10)
+    function = loss(reweigh.RGD(tau=TAU, warmup=6))
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": -1}
+    trainer = Trainer(
+        bert(num_labels=5),
+        arguments(tmp_path, num_train_epochs=3, **options),
+        train_dataset=data,
+        compute_loss_func=function,
+    )
+    watch(trainer).train()
+    assert trainer.state.global_step == 9
+    assert function.reweighted.state_step.item() == 9
+
+
 def test_a_checkpoint_without_statistics_can_be_resumed_with_them(tmp_path):
     data = rows(lambda rng, t: int(rng.integers(5)))
     options = {"save_strategy": "steps", "save_steps": 1}

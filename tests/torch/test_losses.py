@@ -281,6 +281,28 @@ def test_bce_floor_by_grid_search(pos_weight):
     assert loss.floor(torch.tensor([0, 1])) == 0.0
 
 
+def test_losses_first_used_for_inference_can_be_trained_with():
+    labels = torch.tensor([0, 1, 1])
+    cases = [
+        (BCE(pos_weight=3.0), torch.nn.functional.one_hot(labels, 2)),
+        (LDAM().bind([5, 1]), labels),
+        (ClassBalanced().bind([5, 1]), labels),
+    ]
+    for loss, target in cases:
+        with torch.inference_mode():
+            before = _weighted_sum(loss, torch.ones(3, 2), target)
+        output = torch.ones(3, 2, requires_grad=True)
+        value = _weighted_sum(loss, output, target)
+        value.backward()
+        assert value.item() == before.item()
+        assert output.grad is not None
+
+
+def _weighted_sum(loss, output, target):
+    losses, weights = loss(output, target), loss.sample_weight(target)
+    return (losses if weights is None else losses * weights).sum()
+
+
 # --- class counts ---
 
 
@@ -322,6 +344,17 @@ def test_class_balanced_with_soft_and_ignored_targets():
     soft = torch.tensor([[0.25, 0.75]])
     assert loss.sample_weight(soft).tolist() == pytest.approx([0.25 * common + 0.75 * rare])
     assert ClassBalanced(base="label_smoothing").bind([1, 2]).floor(torch.tensor([0])).item() > 0
+
+
+def test_labels_of_one_byte_are_numbers_and_no_mask():
+    target = torch.tensor([1, 0, 1, 1])
+    for loss in (ClassBalanced(beta=0.9).bind([100, 10]), LDAM().bind([100, 10])):
+        torch.testing.assert_close(loss.sample_weight(target.to(torch.uint8)), loss.sample_weight(target))
+    # 156 is what -100 wraps round to in a byte.
+    ignoring = ClassBalanced(base=CrossEntropy(ignore_index=-100)).bind(range(1, 201))
+    many = torch.tensor([156, 199, 0])
+    assert ignoring.mask(many.to(torch.uint8)).all()
+    torch.testing.assert_close(ignoring.sample_weight(many.to(torch.uint8)), ignoring.sample_weight(many))
 
 
 def test_class_counts_missing_or_wrong():

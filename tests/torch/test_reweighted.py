@@ -16,6 +16,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import reweigh
 from reweigh import RGD
+from reweigh.objectives.scdro import SCDRO
+from reweigh.objectives.superloss import SuperLoss
 from reweigh.torch import Reweighted, global_count
 
 torch.manual_seed(0)
@@ -31,6 +33,9 @@ MULTI = (torch.rand(B, C) > 0.5).double()
 VALUES = torch.randn(B, dtype=torch.float64)
 TARGETS = torch.randn(B, dtype=torch.float64)
 LOG_PROBABILITY = torch.log_softmax(LOGITS, 1)
+# Log-probabilities over time, labels, and the lengths of both; one target is empty.
+SPEECH = torch.randn(12, 3, C, dtype=torch.float64).log_softmax(2)
+SPOKEN = torch.randint(1, C, (3, 5)), torch.tensor([12, 12, 9]), torch.tensor([5, 2, 0])
 
 # A criterion and its inputs. In evaluation, and with all weights one, each must be what torch's own mean says.
 CRITERIA = {
@@ -65,6 +70,13 @@ CRITERIA = {
     "sum": (nn.CrossEntropyLoss(reduction="sum"), LOGITS, LABELS),
     "sum of rows": (nn.BCEWithLogitsLoss(reduction="sum"), LOGITS, MULTI),
     "partial sum": (partial(F.l1_loss, reduction="sum"), VALUES, TARGETS),
+    "unlisted partial sum": (partial(F.soft_margin_loss, reduction="sum"), VALUES, TARGETS.sign()),
+    "unlisted partial mean": (partial(F.soft_margin_loss, reduction="mean"), VALUES, TARGETS.sign()),
+    "sum by default": (lambda x, y, reduction="sum": F.l1_loss(x, y, reduction=reduction), VALUES, TARGETS),
+    "ctc": (nn.CTCLoss(), SPEECH, *SPOKEN),
+    "ctc with tuples": (nn.CTCLoss(), SPEECH, SPOKEN[0], (12, 12, 9), (5, 2, 0)),
+    "ctc sum": (nn.CTCLoss(reduction="sum"), SPEECH, *SPOKEN),
+    "ctc function": (F.ctc_loss, SPEECH, *SPOKEN),
 }
 
 
@@ -361,6 +373,32 @@ def test_nonfinite():
         Reweighted(nn.L1Loss(), nonfinite="raise")(outputs, targets)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's tracer looks at what torch warns of
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.HuberLoss(delta=100.0)], ids=str)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_skipped_unit_leaves_no_trace_in_the_gradient(criterion, compiled):
+    """Zero times the gradient of a NaN target would be NaN in every parameter."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1), torch.randn(5, 3)
+    targets = torch.tensor([0.3, float("nan"), -1.0, float("inf"), 0.9])
+    skipping = Reweighted(criterion, tau=1.0, nonfinite="skip")
+    called = torch.compile(skipping, fullgraph=True, backend="aot_eager") if compiled else skipping
+    called(model(x).squeeze(-1), targets).backward()
+    found = model.weight.grad
+    model.weight.grad = None
+    real = torch.isfinite(targets)
+    Reweighted(criterion, tau=1.0)(model(x[real]).squeeze(-1), targets[real]).backward()
+    torch.testing.assert_close(found, model.weight.grad)
+
+
+def test_skipping_hides_no_overflow_from_a_gradient_scaler():
+    outputs = torch.ones(2, requires_grad=True)
+    loss = Reweighted(nn.MSELoss(), nonfinite="skip")(outputs, torch.zeros(2))
+    (loss * float("inf")).backward()
+    assert outputs.grad is not None
+    assert torch.isinf(outputs.grad).all()
+
+
 # --- what it keeps ---
 
 
@@ -400,6 +438,43 @@ def test_accumulation_moves_the_state_once_a_step():
         reweighted(LOGITS, LABELS)
         steps.append(int(reweighted.state_step))
     assert steps == [0, 0, 1, 1, 1, 2, 2]
+
+
+def test_a_shorter_step_moves_the_state_when_told():
+    reweighted = Reweighted(nn.CrossEntropyLoss(), RGD(warmup=2), accumulation=3)
+    reweighted(LOGITS, LABELS)
+    reweighted.flush()
+    assert int(reweighted.state_step) == 1
+    reweighted.flush()  # nothing is left
+    assert int(reweighted.state_step) == 1
+    for _ in range(3):
+        reweighted(LOGITS, LABELS)
+    reweighted.flush()
+    assert int(reweighted.state_step) == 2
+
+
+def test_micro_batches_with_and_without_weights_are_pooled_alike():
+    """The average loss that SuperLoss remembers: one of the two micro-batches has units that do not count."""
+    superloss = Reweighted(nn.L1Loss(), SuperLoss(), accumulation=2)
+    superloss(torch.tensor([1.0, 1.0]), torch.zeros(2))
+    superloss(torch.tensor([1.0, 4.0]), torch.zeros(2), sample_weight=torch.tensor([1.0, 0.0]))
+    assert float(superloss.state_mean) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_state_stays_wide(dtype):
+    """In bfloat16 the small steps of a learnt temperature round away: it would never move."""
+    wide, narrow = (Reweighted(nn.L1Loss(), SCDRO()) for _ in range(2))
+    narrow.to(dtype)
+    assert {name: value.dtype for name, value in narrow.state_dict().items()} == {
+        name: value.dtype for name, value in wide.state_dict().items()
+    }
+    outputs = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    for _ in range(20):
+        for reweighted in (wide, narrow):
+            reweighted(outputs, torch.zeros(4))
+    assert float(wide.state_lam) != SCDRO().lam
+    torch.testing.assert_close(narrow.state_lam, wide.state_lam)
 
 
 def test_class_weights_move_and_save_with_the_module():
@@ -456,6 +531,15 @@ def test_any_callable(criterion):
     found = Reweighted(criterion, tau=1.0)(VALUES, TARGETS)
     expected = sum(weight(abs(float(v - t))) * abs(float(v - t)) for v, t in zip(VALUES, TARGETS, strict=True)) / B
     assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_ctc_weighs_by_the_loss_of_a_label():
+    losses = nn.CTCLoss(reduction="none")(SPEECH, *SPOKEN) / torch.tensor([5, 2, 1])
+    expected = sum(weight(float(x), tau=3.0) * float(x) for x in losses) / 3
+    assert float(Reweighted(nn.CTCLoss(), tau=3.0)(SPEECH, *SPOKEN)) == pytest.approx(expected, rel=1e-12)
+    # Who averages the losses as they are has not divided them.
+    summed = nn.CTCLoss(reduction="none")
+    torch.testing.assert_close(Reweighted(summed).eval()(SPEECH, *SPOKEN), summed(SPEECH, *SPOKEN).mean())
 
 
 def test_weights_of_units_belong_to_the_call():
@@ -551,6 +635,17 @@ def test_compiled_state_moves_on(graphs):
     assert int(reweighted.state_step) == 4
 
 
+def test_progress_compiles_few_graphs(graphs):
+    from reweigh.torch.losses import LDAM
+
+    reweighted = Reweighted(LDAM().bind([1000, 100, 10, 10]))
+    compiled = torch.compile(reweighted, fullgraph=True, backend=graphs)
+    for epoch in range(10):
+        reweighted.criterion.progress = epoch / 10
+        torch.testing.assert_close(compiled(LOGITS.tanh(), LABELS), reweighted(LOGITS.tanh(), LABELS))
+    assert graphs.frame_count <= 5
+
+
 def test_a_schedule_of_tau_compiles_few_graphs(graphs):
     reweighted = Reweighted(nn.CrossEntropyLoss())
     compiled = torch.compile(reweighted, fullgraph=True, backend=graphs)
@@ -603,6 +698,29 @@ class TestLossesOfOurOwn:
         weights = torch.exp(losses.detach().clamp(0, 1) / 2)
         expected = (weights * class_weight * losses).sum() / class_weight.sum()
         assert torch.allclose(Reweighted(loss, tau=1.0)(output, target), expected)
+
+    def test_deferred_class_weights_start_when_training_has_come_that_far(self):
+        from reweigh.objectives import Mean
+        from reweigh.torch.losses import LDAM
+
+        loss = LDAM(defer=0.8).bind([1000, 10, 10])
+        output, target = self.output[:3].tanh(), self.target[:3]
+        losses, class_weight = loss(output, target), loss.sample_weight(target)
+        weighted = (class_weight * losses).sum() / class_weight.sum()
+        assert not torch.allclose(weighted, losses.mean())
+        criterion = Reweighted(loss, Mean())
+        assert torch.allclose(criterion(output, target), losses.mean())
+        for progress, expected in [(0.79, losses.mean()), (0.8, weighted), (1.0, weighted)]:
+            criterion.criterion.progress = progress
+            assert torch.allclose(criterion(output, target), expected)
+
+    def test_class_weights_that_are_not_deferred_act_at_once(self):
+        from reweigh.torch.losses import ClassBalanced
+
+        criterion = Reweighted(ClassBalanced(beta=0.9).bind([100, 10, 3]), tau=1.0)
+        start = criterion(self.output[:3], self.target[:3])
+        criterion.criterion.progress = 1.0
+        assert criterion(self.output[:3], self.target[:3]) == start
 
     def test_the_floor_of_smoothed_labels_is_not_seen(self):
         from reweigh.torch.losses import LabelSmoothing

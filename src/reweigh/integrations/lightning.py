@@ -13,10 +13,12 @@ from reweigh.monitor import Monitor
 if find_spec("lightning") is None:
     raise missing("lightning", "lightning")
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from reweigh.integrations._plain_loss import PlainLoss
 from reweigh.torch import Reweighted
 
 __all__ = ["WeightLog"]
@@ -79,6 +81,7 @@ class WeightLog(Callback):
         self.prefix = prefix
         self.monitors: dict[str, Monitor] = {}
         self._criteria: dict[str, Reweighted] = {}
+        self._plain: dict[str, PlainLoss] = {}
         self._seen: dict[str, Tensor] = {}
         self._logged_at = 0
 
@@ -96,12 +99,19 @@ class WeightLog(Callback):
             )
         # Looked at by us when a row is due, never by themselves.
         self.monitors = {
-            name: Monitor(tau=getattr(criterion.objective, "tau", None), every=sys.maxsize)
-            for name, criterion in self._criteria.items()
+            name: Monitor.of(criterion.objective, every=sys.maxsize) for name, criterion in self._criteria.items()
         }
+        self._plain = {name: PlainLoss() for name in self._criteria}
         self._seen.clear()
         every = self._every(trainer)
         self._logged_at = trainer.global_step - (trainer.global_step % every if every else 0)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Let the state of the objectives move, also where an epoch ends with fewer micro-batches than a step has."""
+        for criterion in self._criteria.values():
+            criterion.flush()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -111,12 +121,13 @@ class WeightLog(Callback):
         if not every:
             return
         for name, criterion in self._criteria.items():
-            losses, weights = criterion.losses, criterion.weights
+            units, weights = criterion.units, criterion.weights
             # A criterion that was not called for this batch still holds those of an earlier one.
-            if losses is None or weights is None or losses is self._seen.get(name):
+            if units is None or weights is None or weights is self._seen.get(name):
                 continue
-            self._seen[name] = losses
-            self.monitors[name].update(losses, weights, mask=criterion.mask)
+            self._seen[name] = weights
+            self.monitors[name].update(units.seen, weights, mask=criterion.mask)
+            self._plain[name].add(units)
         if trainer.global_step - self._logged_at >= every:
             self._write(trainer)
 
@@ -138,6 +149,9 @@ class WeightLog(Callback):
             monitor.on_stats = lambda _, since, stats=stats: stats.update(since)
             monitor.stats()  # hands the statistics since the last row to `on_stats`
             prefix = self.prefix if len(self.monitors) == 1 else f"{self.prefix}{name}/"
+            if stats:
+                stats["loss"] = self._plain[name].value()  # the monitor's is that of what the weights were made from
+                self._plain[name] = PlainLoss()
             row |= {prefix + key: stats[key] for key in _LOGGED if key in stats}
         self._logged_at = trainer.global_step
         if not row:

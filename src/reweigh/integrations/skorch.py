@@ -16,6 +16,7 @@ if find_spec("skorch") is None:
 from skorch.callbacks import Callback
 from torch import Tensor, nn
 
+from reweigh.integrations._plain_loss import PlainLoss
 from reweigh.torch import Reweighted
 
 __all__ = ["ReweightedCrossEntropy", "ReweightedNLL", "ReweightedBCEWithLogits", "WeightLog"]
@@ -187,23 +188,26 @@ class WeightLog(Callback):
                 f"WeightLog needs a re-weighted criterion, got {type(net.criterion_).__name__}. "
                 "Use for example criterion=reweigh.integrations.skorch.ReweightedCrossEntropy."
             )
-        self.monitor_ = Monitor(tau=getattr(self.criterion_.objective, "tau", None), every=self.every)
+        self.monitor_ = Monitor.of(self.criterion_.objective, every=self.every)
+        self.plain_ = PlainLoss()
 
     def on_epoch_begin(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
         """Start a new row."""
         self.monitor_.reset()
+        self.plain_ = PlainLoss()
 
     def on_batch_end(self, net: Any, batch: Any = None, training: bool | None = False, **kwargs: Any) -> None:
         """Take note of a training batch."""
         assert self.criterion_ is not None
-        losses, weights = self.criterion_.losses, self.criterion_.weights
-        if training and losses is not None and weights is not None:
-            self.monitor_.update(losses, weights)
+        units, weights = self.criterion_.units, self.criterion_.weights
+        if training and units is not None and weights is not None:
+            self.monitor_.update(units.seen, weights, mask=self.criterion_.mask)
+            self.plain_.add(units)
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
         """Write the row."""
         stats = self.monitor_.stats()
         if stats:
-            net.history.record("plain_loss", stats["loss"])
+            net.history.record("plain_loss", self.plain_.value())
             for name in ("weight_mean", "clip_share", "ess_share"):
                 net.history.record(name, stats[name])

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from reweigh import _validate as validate
 from reweigh._array import sum_over_ranks, widen
+from reweigh.integrations._plain_loss import PlainLoss
 from reweigh.monitor import Monitor
 from reweigh.objectives._base import Objective
 from reweigh.torch._criterion import Criterion
@@ -321,6 +322,10 @@ class WeightLog(TrainerCallback, ExportableState):
         if self.loss.router_aux_loss_coef is None and model is not None:
             self.loss.router_aux_loss_coef = getattr(model.config.get_text_config(), "router_aux_loss_coef", None)
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Let the state move with the optimiser, also where an epoch ends with fewer micro-batches than a step has."""
+        self.reweighted.flush()
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the statistics to a log of the training loss."""
         if not logs or "loss" not in logs or not self._unlogged:
@@ -328,9 +333,10 @@ class WeightLog(TrainerCallback, ExportableState):
         new = list(self._recent)[-self._unlogged :]
         self._unlogged = 0
         stats = self._monitor(new).stats()
-        measure = sum(units.own.shape[0] if units.measure is None else units.measure.sum() for units, _ in new)
-        plain = sum(units.own.sum() for units, _ in new) / measure
-        added = {"plain_loss": float(plain)} | {key: stats[key] for key in ("weight_mean", "ess_share", "clip_share")}
+        plain = PlainLoss()
+        for units, _ in new:
+            plain.add(units)
+        added = {"plain_loss": plain.value()} | {key: stats[key] for key in ("weight_mean", "ess_share", "clip_share")}
         logs.update(added)
         if state.log_history:  # written before the callbacks are called
             state.log_history[-1].update(added)
@@ -348,7 +354,7 @@ class WeightLog(TrainerCallback, ExportableState):
             self._unlogged += 1
 
     def _monitor(self, seen: list[tuple[Units, Tensor]]) -> Monitor:
-        monitor = Monitor(tau=getattr(self.reweighted.objective, "tau", None), every=len(seen) + 1)
+        monitor = Monitor.of(self.reweighted.objective, every=len(seen) + 1)
         for units, weights in seen:
             monitor.update(units.seen, weights, mask=None if units.measure is None else units.measure != 0)
         return monitor

@@ -82,6 +82,11 @@ class Objective(ABC):
         """Whether the objective remembers something between steps."""
         return bool(self.init())
 
+    @property
+    def clip_level(self) -> float | None:
+        """The loss from which on every unit has the same weight; None where no fixed loss does that."""
+        return None
+
     def apply(
         self,
         losses: Array,
@@ -113,7 +118,10 @@ class Objective(ABC):
             micro-batches of a step, or `reweigh.torch.global_count(...)` under data parallel.
         nonfinite
             What to do with NaN and infinite losses: `"raise"` (the default on NumPy), `"propagate"` (the default
-            on torch and JAX, where looking would stall the device) or `"skip"` them.
+            on torch and JAX, where looking would stall the device) or `"skip"` them. Their gradient is then zero
+            *at the loss*. Before it, zero times NaN is NaN: a `mask`, or this, cannot undo a NaN that the loss was
+            computed from. Put a number in its place first, or use :class:`reweigh.torch.Reweighted`, which sees the
+            output too.
 
         Returns
         -------
@@ -254,7 +262,8 @@ def raise_if_not_finite(flat: Array, mask: Array | None) -> None:
         where = int(xp.argmax(cast(bad, xp.int32)))
         raise ValueError(
             f"losses must be finite, got {number} of {flat.shape[0]} that are NaN or infinite, the first at index "
-            f"{where}. Find out why, or pass nonfinite='skip' to leave such units out."
+            f"{where}. Find out why, or pass nonfinite='skip' to leave such units out (and keep NaN out of what "
+            "their losses are computed from, or gradients are NaN all the same)."
         )
 
 

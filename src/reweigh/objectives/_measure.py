@@ -71,15 +71,16 @@ def tilt(losses: Array, t: Any, measure: Array | None, sync: bool) -> Tilted:
     top = largest(present(t * losses, measure, -math.inf))
     top = max_over_ranks(top) if sync else top
     # Back in units of the loss before subtracting: a difference of losses is exact, one of products is not.
-    centre = xp.where(top > -math.inf, top, 0.0) / t
+    centre = xp.where(top == -math.inf, 0.0, top) / t
     exponents = present(t * (losses - centre), measure, 0.0)
     sums = xp.stack([(amounts * xp.exp(exponents)).sum(), (amounts * xp.expm1(exponents)).sum(), amounts.sum()])
     sums = sum_over_ranks(sums) if sync else sums
     amount = positive_or_one(sums[2])
     mean, less_one = sums[0] / amount, sums[1] / amount
+    # A NaN stays one, here and in the centre: a finite state made of it would be wrong for good.
     # Near one the logarithm has lost the digits that a small tilt consists of; log1p keeps them.
     near_one = mean > 0.5
-    log_mean = xp.where(near_one, xp.log1p(xp.where(near_one, less_one, 0.0)), xp.log(positive_or_one(mean)))
+    log_mean = xp.where(near_one, xp.log1p(xp.where(near_one, less_one, 0.0)), xp.log(xp.where(mean == 0, 1.0, mean)))
     return Tilted(exponents, log_mean, centre, sums[2])
 
 
@@ -105,12 +106,17 @@ def log_moving_average(log_old: Array, log_new: Array, rate: Any, first: Array) 
 
 
 def advance(state: State, amount: Array, **new: Array) -> State:
-    """The next state, in the dtypes of the old one; a batch in which nothing counts leaves it as it was."""
+    """The next state, in the dtypes of the old one.
+
+    A batch in which nothing counts leaves it as it was, and so does one after which it would be no number: a NaN
+    among the losses costs a step, as an overflow in mixed precision does, and not the training.
+    """
     xp = namespace(amount)
+    usable = amount > 0
+    for value in new.values():
+        usable = usable & xp.isfinite(value).all()
     following = {**new, "step": state["step"] + 1}
-    return {
-        name: cast(stop_gradient(xp.where(amount > 0, following[name], old)), old.dtype) for name, old in state.items()
-    }
+    return {name: cast(stop_gradient(xp.where(usable, following[name], old)), old.dtype) for name, old in state.items()}
 
 
 # --- order: the batch as one sorted sample ---

@@ -122,6 +122,11 @@ class RGD(Objective):
         """True unless the weights are normalised over the batch."""
         return self.normalize is None
 
+    @property
+    def clip_level(self) -> float | None:
+        """`tau` above the offset."""
+        return None if self.tau is None else self.tau + self.offset
+
     def init(self) -> State:
         """A step counter during warm-up, otherwise nothing."""
         return {"step": np.zeros((), np.int32)} if self.warmup else ()

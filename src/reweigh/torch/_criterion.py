@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,7 @@ _MODULE_OF: dict[Callable[..., Any], type[nn.Module]] = {
     F.smooth_l1_loss: nn.SmoothL1Loss,
     F.huber_loss: nn.HuberLoss,
     F.kl_div: nn.KLDivLoss,
+    F.ctc_loss: nn.CTCLoss,
 }
 
 
@@ -58,7 +59,9 @@ _WEIGHTED = (
 class Criterion(nn.Module):
     """A criterion that returns `Elements`, whatever kind of criterion it was made from.
 
-    `total` is the denominator a `reduction="sum"` asks for: 1, or None for a mean.
+    `total` is the denominator a `reduction="sum"` asks for: 1, or None for a mean. `progress` is the share of training
+    done, from 0 to 1, for losses whose class weights start late: 0 until the caller says otherwise, because what is
+    deferred must not act at the first step.
     """
 
     def __init__(self, criterion: Callable[..., Any], *, floor: bool) -> None:
@@ -67,9 +70,11 @@ class Criterion(nn.Module):
         self.inner = _without_reduction(criterion)
         # Made once, here: a compiled forward cannot copy modules.
         self.free = _copy_without(self.inner, "weight", "pos_weight") if isinstance(self.inner, _WEIGHTED) else None
-        reduction = getattr(_as_module(criterion), "reduction", "mean")
+        reduction = _reduction(criterion)
         self.total = 1 if reduction == "sum" else None
         self.sums_the_rest = reduction == "batchmean"
+        self.averages_labels = isinstance(self.inner, nn.CTCLoss) and reduction == "mean"
+        self.progress = 0.0
 
     def forward(self, *inputs: Any) -> Elements:
         """The elements of the loss of one batch."""
@@ -84,6 +89,8 @@ class Criterion(nn.Module):
         own = inner(*inputs)
         _check_units(own)
         _check_not_broadcast(own, inputs)
+        if self.averages_labels:
+            own = _per_label(own, *inputs)
         seen = self._free(own, inner, *inputs)
         if self.sums_the_rest:
             own, seen = own.flatten(1).sum(1), seen.flatten(1).sum(1)
@@ -133,7 +140,7 @@ class Criterion(nn.Module):
 
     def _of_our_own(self, loss: Loss, own: Tensor, output: Tensor, target: Tensor) -> Elements:
         """Our own losses say what they ignore, how classes weigh and how low they can get."""
-        seen, mask, class_weight = own.detach(), loss.mask(target), loss.sample_weight(target)
+        seen, mask, class_weight = own.detach(), loss.mask(target), loss.sample_weight(target, self.progress)
         if self.floor:
             lowest = loss.floor(target, output.shape[1] if output.ndim > 1 else None)
             seen = seen - lowest if mask is None else torch.where(mask, seen - lowest, 0.0)
@@ -204,6 +211,23 @@ def _as_module(criterion: Callable[..., Any]) -> Callable[..., Any]:
     return criterion if made is None else made()
 
 
+def _reduction(criterion: Callable[..., Any]) -> str:
+    """How the criterion reduces when called as it is: a module's attribute, a function's default or bound keyword."""
+    criterion = _as_module(criterion)
+    if isinstance(criterion, nn.Module):
+        return getattr(criterion, "reduction", "mean")
+    parameter = _parameters(criterion).get("reduction")
+    return "mean" if parameter is None else parameter.default
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What a function takes; nothing for those that do not tell."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
 def _without_reduction(criterion: Callable[..., Any]) -> Callable[..., Any]:
     """The criterion with `reduction="none"`; the caller's own object is left as it is."""
     if not callable(criterion):
@@ -216,11 +240,7 @@ def _without_reduction(criterion: Callable[..., Any]) -> Callable[..., Any]:
         unreduced.__dict__["reduction"] = "none"
         return unreduced
     target = criterion.func if isinstance(criterion, functools.partial) else criterion
-    try:
-        takes_reduction = "reduction" in inspect.signature(target).parameters
-    except (TypeError, ValueError):
-        takes_reduction = False
-    return functools.partial(criterion, reduction="none") if takes_reduction else criterion
+    return functools.partial(criterion, reduction="none") if "reduction" in _parameters(target) else criterion
 
 
 def _copy(module: nn.Module) -> nn.Module:
@@ -240,6 +260,11 @@ def _copy_without(module: nn.Module, *names: str) -> nn.Module:
         if getattr(twin, name, None) is not None:
             setattr(twin, name, None)
     return twin
+
+
+def _per_label(own: Tensor, output: Tensor, target: Tensor, output_lengths: Any, target_lengths: Any) -> Tensor:
+    """CTC losses as its mean takes them: each is divided by its number of labels, and then the batch is averaged."""
+    return own / torch.as_tensor(target_lengths, device=own.device).clamp(min=1)
 
 
 def _of_target(class_weight: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:

@@ -58,7 +58,9 @@ class Reweighted(nn.Module):
         label smoothing, mixup or soft targets) from what the *weight* sees. Without it a smoothed loss of 1000
         classes never falls below tau = 1, and re-weighting would silently be plain training.
     nonfinite
-        `"propagate"`, `"raise"` or `"skip"` units whose loss is NaN or infinite.
+        `"propagate"`, `"raise"` or `"skip"` units whose loss is NaN or infinite. Skipped units leave no trace in the
+        gradient either, as long as the model made their outputs from numbers: NaN targets and overflowing losses can
+        be skipped, NaN features cannot.
     accumulation
         Micro-batches per optimiser step. A stateful objective then updates once a step, from the losses of all of
         them.
@@ -149,6 +151,8 @@ class Reweighted(nn.Module):
     ) -> Tensor:
         """The loss to descend in training; the criterion's plain loss, at the same level, otherwise."""
         criterion = self.criterion
+        if self.nonfinite == "skip":
+            inputs = tuple(_NoNanBackward.apply(x) if _takes_gradient(x) else x for x in inputs)
         elements = criterion.forward(*inputs)  # no hooks on a part of our own; the caller's criterion has its own
         # Where the criterion sums, a sample counts with the sum over its elements.
         level = "sequence" if criterion.total and self.level == "sample" else self.level
@@ -167,9 +171,18 @@ class Reweighted(nn.Module):
         if self._last is None:
             return {}
         units, weights = self._last
-        monitor = Monitor(tau=getattr(self.objective, "tau", None))
+        monitor = Monitor.of(self.objective)
         monitor.update(units.seen, weights, mask=self.mask)
         return monitor.stats()
+
+    def flush(self) -> None:
+        """Let a stateful objective move on from the micro-batches so far, where a step has fewer than `accumulation`.
+
+        For trainers that end an epoch with a shorter step: call it before the optimiser's step. Nothing happens when
+        the step was complete.
+        """
+        if self._pooled:
+            self._move(self._state(), self._pool())
 
     def extra_repr(self) -> str:
         """The options, as one would write them."""
@@ -202,35 +215,71 @@ class Reweighted(nn.Module):
             raise ValueError(
                 f"`groups` must have one entry per unit, shape {tuple(units.seen.shape)}, got {tuple(groups.shape)}."
             )
-        state = {name: getattr(self, f"state_{name}") for name in self._state_names}
+        state = self._state()
         weighed = self.objective.weigh(units.seen, state, measure=units.measure, groups=groups)
-        if state:
-            self._advance(state, weighed.state, units.seen, units.measure, groups)
+        if self.accumulation == 1 and state:
+            self._move(state, weighed.state)
+        elif state:
+            self._pooled.append((units.seen, units.measure, groups))
+            if len(self._pooled) >= self.accumulation:
+                self._move(state, self._pool())
         return weighed
 
+    def _state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, f"state_{name}") for name in self._state_names}
+
     @torch.no_grad()
-    def _advance(
-        self,
-        state: dict[str, Tensor],
-        following: dict[str, Tensor],
-        seen: Tensor,
-        measure: Tensor | None,
-        groups: Tensor | None,
-    ) -> None:
-        """Move the buffers on: at once, or from the pooled losses when the last micro-batch is in."""
-        if self.accumulation > 1:
-            self._pooled.append((seen, measure, groups))
-            if len(self._pooled) < self.accumulation:
-                return
-            losses, measures, all_groups = (
-                None if any(part is None for part in parts) else torch.cat([p for p in parts if p is not None])
-                for parts in zip(*self._pooled, strict=True)
-            )
-            assert losses is not None
-            self._pooled.clear()
-            following = self.objective.weigh(losses, state, measure=measures, groups=all_groups).state
+    def _pool(self) -> dict[str, Tensor]:
+        """The state after the losses of all micro-batches together."""
+        losses, measures, groups = zip(*self._pooled, strict=True)
+        self._pooled.clear()
+        if all(measure is None for measure in measures):
+            measure = None
+        else:  # a micro-batch without a measure is one in which all units count
+            measure = torch.cat([torch.ones_like(x) if m is None else m for x, m in zip(losses, measures, strict=True)])
+        together = None if any(part is None for part in groups) else torch.cat(groups)
+        return self.objective.weigh(torch.cat(losses), self._state(), measure=measure, groups=together).state
+
+    @torch.no_grad()
+    def _move(self, state: dict[str, Tensor], following: dict[str, Tensor]) -> None:
         for name, buffer in state.items():
             buffer.copy_(following[name])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Reweighted:
+        """Move the module as torch does, but never the state to a narrower type: its small steps would round away."""
+        before = self._state()
+        super()._apply(fn, recurse)
+        for name, value in before.items():
+            moved = self._buffers[f"state_{name}"]
+            if moved is not None and moved.dtype.itemsize < value.dtype.itemsize:
+                self._buffers[f"state_{name}"] = value.to(moved.device)
+        return self
+
+
+class _NoNanBackward(torch.autograd.Function):
+    """The input itself; of its gradient, NaN becomes zero.
+
+    A unit that is left out multiplies its gradient by zero, and zero times NaN is NaN. Infinite gradients pass: an
+    overflow in half precision is for the gradient scaler to see.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return torch.where(torch.isnan(gradients[0]), 0.0, gradients[0])
+
+
+def _takes_gradient(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def global_count(count: Tensor | float, device: torch.device | str | None = None) -> Tensor:

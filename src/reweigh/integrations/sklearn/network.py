@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from reweigh import _validate as validate
 from reweigh.integrations._objective import ObjectiveLike, as_method
 from reweigh.method import Context, Method
+from reweigh.torch.losses import CosineLinear
 from reweigh.torch.reweighted import Reweighted
 
 __all__ = ["RGDClassifier", "RGDRegressor"]
@@ -63,13 +64,15 @@ class _Network(BaseEstimator):
         self.random_state = random_state
         self.device = device
 
-    def _fit(self, X: Any, target: Any, outputs: int, own: Any, strata: Any, criterion: nn.Module) -> None:
+    def _fit(
+        self, X: Any, target: Any, outputs: int, own: Any, strata: Any, criterion: Reweighted, head: str = "linear"
+    ) -> None:
         """Train on rows, float32 or integer targets and the user's weights, all NumPy."""
         self._check_settings()
         random = check_random_state(self.random_state)
         device = torch.device(self.device or "cpu")
         order = torch.Generator().manual_seed(int(random.randint(np.iinfo(np.int32).max)))
-        model = _network(X.shape[1], self.hidden, outputs, order)
+        model = _network(X.shape[1], self.hidden, outputs, order, head)
         rows = np.arange(len(X)) if own is None else np.flatnonzero(own > 0)
         rows, held = self._split(rows, strata, random)
         own = np.ones(len(X)) if own is None else own
@@ -82,9 +85,13 @@ class _Network(BaseEstimator):
         self.validation_losses_: list[float] = []
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
         for epoch in range(1, self.epochs + 1):
+            criterion.criterion.progress = (epoch - 1) / self.epochs
             losses.append(_epoch(model, criterion, optimizer, _batches(training, self.batch_size, order)))
             if held is None:
                 continue
+            # Scored with the class weights that training ends with, or epochs before and after they start, when a loss
+            # defers them, could not be compared.
+            criterion.criterion.progress = 1.0
             score = _plain_loss(model, criterion, tuple(part[held].to(device) for part in data))
             self.validation_losses_.append(score)
             if best is None or score < best[0]:
@@ -163,7 +170,7 @@ class RGDClassifier(ClassifierMixin, _Network):
         The clip level, in units of the cross entropy; `None` keeps the objective's own, which is 1 for RGD.
     objective
         A method's text with an objective and, if wanted, a loss (`"rgd:divergence=revkl"`, `"focal+rgd:tau=3"`), an
-        objective, or a weight function.
+        objective, or a weight function. A loss that needs cosines, such as `ldam`, gets a last layer of them.
     hidden
         Width of each hidden layer.
     lr, epochs, batch_size, weight_decay
@@ -266,7 +273,10 @@ class RGDClassifier(ClassifierMixin, _Network):
         counts = np.bincount(codes).tolist()
         built = self._method().build(Context(n=len(rows), class_counts=counts))
         criterion = Reweighted(built.loss, built.objective)
-        self._fit(rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion)
+        head = getattr(built.loss, "head", "linear")
+        # Cosines are no logits yet: such a loss multiplies them, and so must who asks for probabilities.
+        self._logits_per_output = float(getattr(built.loss, "scale", 1.0)) if head == "cosine" else 1.0
+        self._fit(rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion, head)
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -275,7 +285,8 @@ class RGDClassifier(ClassifierMixin, _Network):
 
     def predict_log_proba(self, X: Any) -> Any:
         """The logarithm of the probability of each class, without detour over the probabilities."""
-        logits = self._outputs(X)
+        outputs = self._outputs(X)  # says so if there was no fit, before the scale is asked for
+        logits = outputs * self._logits_per_output
         shifted = logits - logits.max(axis=1, keepdims=True)
         return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
@@ -357,16 +368,23 @@ class RGDRegressor(RegressorMixin, _Network):
         return self._outputs(X)[:, 0] * self._scale + self._mean
 
 
-def _network(inputs: int, hidden: tuple[int, ...], outputs: int, generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between, initialised as torch does but from a generator of our own."""
+def _network(
+    inputs: int, hidden: tuple[int, ...], outputs: int, generator: torch.Generator, head: str
+) -> nn.Sequential:
+    """Linear layers with ReLU between, initialised as torch does but from a generator of our own.
+
+    The last layer is linear too, or one of cosines, as the loss asks.
+    """
     layers: list[nn.Module] = []
-    widths = [inputs, *hidden, outputs]
-    for before, after in pairwise(widths):
-        linear: Any = nn.utils.skip_init(nn.Linear, before, after)
+    kinds = [nn.Linear] * len(hidden) + [CosineLinear if head == "cosine" else nn.Linear]
+    for kind, (before, after) in zip(kinds, pairwise([inputs, *hidden, outputs]), strict=True):
+        with torch.device("meta"):  # where initialising draws no random numbers
+            layer = kind(before, after)
+        layer.to_empty(device="cpu")
         bound = before**-0.5
-        nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
-        nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
-        layers += [linear, nn.ReLU()]
+        for parameter in layer.parameters():
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+        layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -380,7 +398,7 @@ def _batches(data: tuple[Tensor, ...], size: int, generator: torch.Generator) ->
         yield tuple(part[rows] for part in data)
 
 
-def _epoch(model: nn.Module, criterion: nn.Module, optimizer: Any, batches: Batches) -> Tensor:
+def _epoch(model: nn.Module, criterion: Reweighted, optimizer: Any, batches: Batches) -> Tensor:
     """One pass over the rows; the mean of their plain losses as they went by."""
     model.train()
     criterion.train()

@@ -163,13 +163,16 @@ class PerClass:
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = tuple(values)
-        self._on: dict[torch.device, Tensor] = {}
+        self._on: dict[tuple[torch.device, bool], Tensor] = {}
 
     def on(self, device: torch.device) -> Tensor:
         """The values as a float32 vector on a device."""
-        if device not in self._on:
-            self._on[device] = torch.tensor(self.values, dtype=torch.float32, device=device)
-        return self._on[device]
+        # Training has a copy of its own: backward refuses one that an evaluation made under `inference_mode`. Asking
+        # whether gradients are on is the question about that mode that a compiled step may ask.
+        place = device, torch.is_grad_enabled()
+        if place not in self._on:
+            self._on[place] = torch.tensor(self.values, dtype=torch.float32, device=device)
+        return self._on[place]
 
     def of(self, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The value of each unit's class; for soft targets the mean under the target, for masked units the first."""
@@ -177,4 +180,5 @@ class PerClass:
         if is_soft(target):
             shares = widen(target).movedim(1, -1)
             return shares @ values.to(shares.dtype)
-        return values[target if mask is None else target.where(mask, 0)]
+        index = target.long()  # labels of one byte would select by truth and not by number
+        return values[index if mask is None else index.where(mask, 0)]

@@ -64,7 +64,9 @@ class CrossEntropy(Loss):
 
     def mask(self, target: Tensor) -> Tensor | None:
         """Units whose label is not the ignored one."""
-        return None if self.ignore_index is None or is_soft(target) else target != self.ignore_index
+        if self.ignore_index is None or is_soft(target):
+            return None
+        return target.long() != self.ignore_index  # against labels of one byte a negative number would wrap round
 
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The entropy of soft targets; 0 for class indices."""

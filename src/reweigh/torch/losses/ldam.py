@@ -25,7 +25,10 @@ class LDAM(Loss):
     .. math:: \ell = \mathrm{CE}\big(s\,(z - m_y e_y),\, y\big), \qquad
               m_j = m \cdot \frac{n_j^{-1/4}}{\max_k n_k^{-1/4}}
 
-    The logits :math:`z` must be cosines in [-1, 1]: give the model :class:`CosineLinear` as its last layer.
+    The logits :math:`z` must be cosines in [-1, 1]: give the model :class:`CosineLinear` as its last layer. Whoever
+    trains says how far training is, or the deferred weights never start: with
+    `criterion = Reweighted(LDAM().bind(class_counts))` set `criterion.criterion.progress = epoch / epochs` before each
+    epoch, counted from 0.
 
     Parameters
     ----------
