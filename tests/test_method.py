@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh
 from reweigh.method import ALIASES, SLOTS, Context, Method, cards, method, names
+from reweigh.torch.losses import BCE, ClassBalanced, Focal
+from reweigh.torch.steps import L2RW, RECOVER, SAM, FineTune, Projected
 
 
 def test_every_file_of_every_slot_is_a_method_with_a_card():
@@ -73,6 +76,26 @@ def test_a_tuple_survives_the_text():
     assert method(str(value)) == value
 
 
+def test_one_number_for_a_field_that_takes_many_is_one_number():
+    one, many, single = (method(f"bce:pos_weight={text}").loss for text in ("3", "3/2", "3/"))
+    assert (one.pos_weight, many.pos_weight, single.pos_weight) == (3.0, (3, 2), (3,))
+    logits, target = torch.zeros(2, 4), torch.ones(2, 4)
+    torch.testing.assert_close(one(logits, target), BCE(pos_weight=3.0)(logits, target))
+    for loss in (one, many, single):
+        assert method(str(Method(loss=loss))) == Method(loss=loss)
+    assert method("bce:pos_weight=none").loss == BCE()
+    assert method("group_dro:adjustment=2,group_counts=4").objective.group_counts == (4,)  # takes no single number
+
+
+@pytest.mark.parametrize(
+    "value", [Method(loss=ClassBalanced(base=Focal(gamma=1.0))), Method(step=Projected(radius=5, base=SAM()))], ids=str
+)
+def test_a_part_inside_a_part_is_readable_and_refused_as_a_text(value):
+    assert "base=Focal(gamma=1.0" in str(value) or "base=SAM(" in str(value)
+    with pytest.raises(ValueError, match="a part inside a part cannot be written"):
+        method(str(value))
+
+
 @given(st.floats(1e-3, 1e3), st.sampled_from(["kl", "revkl"]), st.booleans())
 def test_any_number_survives_the_text(tau, divergence, normal):
     value = Method(objective=reweigh.RGD(tau=tau, divergence=divergence, normalize="mean" if normal else None))
@@ -124,3 +147,23 @@ def test_build_gives_the_number_of_groups():
 def test_a_step_that_weighs_by_itself_refuses_an_objective():
     with pytest.raises(ValueError, match="would be ignored"):
         method("rgd+l2rw").build(Context(n=10, meta_loader=()))
+
+
+@pytest.mark.parametrize("base", [RECOVER(), L2RW()], ids=repr)
+def test_a_projection_of_such_a_step_refuses_it_too(base):
+    value = Method(objective=reweigh.RGD(), step=Projected(radius=1, base=base))
+    with pytest.raises(ValueError, match="would be ignored"):
+        value.build(Context(n=10, meta_loader=()))
+    Method(step=value.step).build(Context(n=10, meta_loader=()))
+
+
+def test_build_fills_in_what_the_step_inside_a_projection_needs():
+    value = Method(step=Projected(radius=1, base=FineTune(share=0.5)))
+    assert value.build(Context(n=10, meta_loader=(), steps=8)).step.base.steps == 8
+    with pytest.raises(ValueError, match=r"'fine_tune:share=0\.5' needs to know steps"):
+        value.build(Context(n=10, meta_loader=()))
+    given = Method(step=Projected(radius=1, base=FineTune(steps=4)))
+    assert given.build(Context(n=10, meta_loader=())).step.base.steps == 4
+    with pytest.raises(ValueError, match="'l2rw' needs to know meta_loader"):
+        Method(step=Projected(radius=1, base=L2RW())).build(Context(n=10))
+    assert Method(step=Projected(radius=1, base=SAM())).build(Context(n=10)).step.base == SAM()

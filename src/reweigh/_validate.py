@@ -1,17 +1,23 @@
 """Errors at construction: what was wrong, what was given, and the fix.
 
 A hyper-parameter may also be a 0-d array (a traced or batched value inside `vmap` or `jit`): its value is not
-known yet, so only its shape is checked.
+known yet, so only its shape is checked. NumPy traces nothing: what it holds is known, and checked like a number.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
+
 from reweigh._array import is_array
+
+#: Numbers whose value is known.
+_NUMBERS = (int, float, np.floating, np.integer)
 
 
 def real(name: str, value: Any, fix: str = "") -> None:
@@ -46,7 +52,8 @@ def fraction(name: str, value: Any, fix: str = "", *, zero: bool = False, one: b
 
 def whole(name: str, value: Any, least: int, fix: str = "") -> None:
     """Demand an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    known = _known(value)
+    if isinstance(known, bool) or not isinstance(known, numbers.Integral) or known < least:
         raise ValueError(_sentence(name, f"a whole number of at least {least}", value, fix))
 
 
@@ -59,14 +66,20 @@ def one_of(name: str, value: Any, choices: Collection[Any], fix: str = "") -> No
     raise ValueError(_sentence(name, "one of " + ", ".join(repr(c) for c in choices), value, hint))
 
 
-def _demand(name: str, value: Any, what: str, holds: Callable[[float], bool], fix: str) -> None:
-    if isinstance(value, bool) or not (isinstance(value, (int, float)) or is_array(value)):
+def _demand(name: str, value: Any, what: str, holds: Callable[[Any], bool], fix: str) -> None:
+    known = _known(value)
+    if isinstance(known, _NUMBERS) and not isinstance(known, bool):
+        if not (-math.inf < known < math.inf and holds(known)):  # torch.compile can trace this, not math.isfinite
+            raise ValueError(_sentence(name, what, value, fix))
+    elif isinstance(known, (bool, np.generic)) or not is_array(known):
         raise TypeError(_sentence(name, what, value, fix))
-    if not isinstance(value, (int, float)):
-        if value.ndim != 0:
-            raise ValueError(_sentence(name, what, f"an array of shape {tuple(value.shape)}", fix))
-    elif not (-math.inf < value < math.inf and holds(value)):  # torch.compile can trace this, not math.isfinite
-        raise ValueError(_sentence(name, what, value, fix))
+    elif known.ndim != 0:
+        raise ValueError(_sentence(name, what, f"an array of shape {tuple(known.shape)}", fix))
+
+
+def _known(value: Any) -> Any:
+    """A 0-d array of NumPy as its scalar; anything else as it is."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _sentence(name: str, what: str, value: Any, fix: str) -> str:

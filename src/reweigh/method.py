@@ -13,10 +13,13 @@ import difflib
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from reweigh.objectives._base import Objective
 
@@ -86,7 +89,9 @@ class Built:
 class Method:
     """One value a slot; `None` stands for the slot's default.
 
-    `str(method)` is the text that `reweigh.method` reads back to an equal value.
+    `str(method)` is the text that `reweigh.method` reads back to an equal value, where every hyper-parameter is a
+    number, a word, `None` or a tuple of them. A part inside a part, such as `ClassBalanced(base=Focal(gamma=1.0))`,
+    shows as its `repr` and has no text to read back: keep the value itself.
 
     Examples
     --------
@@ -160,7 +165,7 @@ def method(text: str) -> Method:
     Returns
     -------
     Method
-        A frozen value; `method(str(m)) == m`.
+        A frozen value; `method(str(m)) == m` for every `m` that came from a text.
 
     Examples
     --------
@@ -168,6 +173,11 @@ def method(text: str) -> Method:
     >>> print(round(float(method("cvar:alpha=0.5").objective(np.array([1.0, 2.0, 3.0, 4.0]))), 6))
     3.5
     """
+    if "(" in text:
+        raise ValueError(
+            f"a part inside a part cannot be written in a method's text, got {text!r}. Build the value instead, for "
+            "example Method(loss=ClassBalanced(base=Focal(gamma=1.0)))."
+        )
     filled: dict[str, Any] = {}
     for part in _split(text):
         name, _, options = part.partition(":")
@@ -254,13 +264,19 @@ def _value(raw: str, annotation: str) -> Any:
     lowered = raw.lower()
     if lowered in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[lowered]
-    if "tuple" in annotation:
-        return tuple(_value(piece, "") for piece in raw.split("/"))
+    if "tuple" in annotation and ("/" in raw or not _takes_one(annotation)):
+        return tuple(_value(piece, "") for piece in raw.removesuffix("/").split("/"))
     try:
         value = ast.literal_eval(raw)
     except (ValueError, SyntaxError):
         return raw
     return float(value) if type(value) is int and "float" in annotation else value
+
+
+def _takes_one(annotation: str) -> bool:
+    """Whether a field that takes a tuple takes a single value as well: `float | tuple[float, ...] | None` does."""
+    others = re.sub(r"tuple\[.*?\]", "", annotation).split("|")
+    return any(kind.strip() not in ("", "None") for kind in others)
 
 
 def _text(value: Any) -> str:
@@ -276,8 +292,9 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, tuple):  # a comma would end the hyper-parameter
-        return "/".join(_plain(entry) for entry in value)  # pyright: ignore[reportUnknownArgumentType]
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        entries = [_plain(entry) for entry in value]
+        return "/".join(entries) + "/" * (len(entries) == 1)  # as Python's comma: a tuple of one is no single value
+    return str(int(value)) if isinstance(value, (float, np.floating)) and value.is_integer() else str(value)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -286,6 +303,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _bind(value: Any, context: Context) -> Any:
     """The value with what the data decides filled in, unless the user set it."""
+    base = getattr(value, "base", None)
+    if dataclasses.is_dataclass(base) and not hasattr(value, "bind"):  # a step around the one that has the needs
+        return dataclasses.replace(value, base=_bind(base, context))
     known = {field.name for field in dataclasses.fields(context)}
     own = {field.name for field in dataclasses.fields(value)}
     for name in known & set(getattr(value, "needs", ())):

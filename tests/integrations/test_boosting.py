@@ -424,6 +424,37 @@ def test_a_continuous_target_is_no_class(library: str) -> None:
         ours(library, "binary").fit(X, y)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_catboost_evaluates_on_a_pool_as_on_rows(task: str) -> None:
+    (X, y), (X_valid, y_valid) = data(task), data(task, n=150, seed=7)
+    weight = np.linspace(0.5, 2.0, 150)
+    pool, weighted = cb.Pool(X_valid, y_valid), cb.Pool(X_valid, y_valid, weight=weight)
+    logs = []
+    for eval_set in ((X_valid, y_valid), [(X_valid, y_valid)], pool, [pool]):
+        model = ours("CatBoost", task, tau=0.5).fit(X, y, eval_set=eval_set)
+        logs.append(next(iter(model.get_evals_result()["validation"].values())))
+    for log in logs[1:]:
+        np.testing.assert_allclose(log, logs[0])
+    assert np.size(pool.get_baseline()) == 0  # the caller's own
+    model = ours("CatBoost", task, tau=0.5, use_best_model=False).fit(X, y, eval_set=weighted)
+    (last,) = [values[-1] for values in model.get_evals_result()["validation"].values()]
+    found = output(model, X_valid)
+    if task == "regression":
+        plain = np.sqrt(np.average((np.ravel(found) - y_valid) ** 2, weights=weight))
+    else:
+        plain = log_loss(y_valid, found, sample_weight=weight)
+    assert last == pytest.approx(plain, rel=1e-4)
+
+
+def test_catboost_says_what_it_can_evaluate_on(tmp_path: Path) -> None:
+    X, y = data("regression")
+    model = ours("CatBoost", "regression")
+    with pytest.raises(TypeError, match=r"`eval_set` must be \(X, y\), a catboost.Pool .* got str. Read a file with"):
+        model.fit(X, y, eval_set=str(tmp_path / "valid.tsv"))
+    with pytest.raises(ValueError, match="Pool without a baseline"):
+        model.fit(X, y, eval_set=cb.Pool(X, y, baseline=np.ones(len(y))))
+
+
 def test_parameters_that_a_custom_objective_ignores_are_refused() -> None:
     X, y = data("binary")
     for model, message in (

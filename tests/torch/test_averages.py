@@ -257,6 +257,27 @@ def test_swad_state_dict_round_trip():
         assert (swad.start_step, swad.end_step, swad.ended) == (resumed.start_step, resumed.end_step, resumed.ended)
 
 
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_swad_goes_on_where_the_model_is(cut):
+    """A state saved on another device: the meta device stands for any, since it refuses to meet another."""
+    config, model, curve = SWAD(n_converge=2, n_tolerance=2, checkpoint_freq=2), Scalar(), [3.0, 1.0, 1.1, 1.0, 1.1]
+    swad = config.start(model)
+    moved, elsewhere = None, Scalar().to("meta")
+    for step in range(1, 11):
+        swad.update(model)
+        if moved is not None:
+            moved.update(elsewhere)
+        for live in (swad, moved):
+            if live is not None and live.due:
+                live.observe(curve[step // 2 - 1])
+        if step == cut:
+            moved = config.start(elsewhere)
+            moved.load_state_dict(swad.state_dict())
+    assert moved is not None
+    assert moved.average()["weight"].is_meta
+    assert (moved.start_step, moved.end_step) == (swad.start_step, swad.end_step)
+
+
 def test_swad_keeps_few_copies():
     swad, _ = run(SWAD(checkpoint_freq=2), [1.0] * 40)
     assert len(swad.state_dict()["pending"]) < 6

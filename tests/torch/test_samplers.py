@@ -626,6 +626,47 @@ def test_resuming_continues_bit_for_bit(config, stop, tmp_path):
     assert torch.equal(second.probabilities(), whole.probabilities())
 
 
+@pytest.mark.parametrize("config", ALL, ids=name)
+@pytest.mark.parametrize("bad", [[[4]], [[0, 1, 2, 3, 4]], [[2], [0, 1, 2, 3, 4]]], ids=str)
+def test_a_batch_with_losses_left_out_is_not_handed_out_again(config, bad):
+    """`bad` says which losses of the last batches before the state is taken are no numbers."""
+
+    def run(sampler, batches, log, until=None):
+        for batch in batches:
+            indices = torch.as_tensor(batch)
+            ok = torch.ones(len(batch), dtype=torch.bool)
+            ok[bad[len(log) - 2] if 2 <= len(log) < 2 + len(bad) else []] = False
+            log.append(batch)
+            sampler.update(indices[ok], losses_of(indices)[ok])
+            if len(log) == until:
+                return
+
+    whole, log = started(config, n=40, seed=4), []
+    run(whole, whole, log)
+    first, parts = started(config, n=40, seed=4), []
+    run(first, first, parts, until=2 + len(bad))
+    second = started(config, n=40, seed=4)
+    second.load_state_dict(first.state_dict())
+    run(second, second, parts)
+    assert parts == log
+
+
+def test_a_batch_with_losses_left_out_does_not_answer_for_the_next():
+    for seed in range(100):  # until the second batch is of examples of the first
+        sampler = Importance(tau=1.0).start(4, batch_size=2, seed=seed)
+        drawn = iter(sampler)
+        first = torch.tensor(next(drawn))
+        sampler.update(first[:1], torch.zeros(1))
+        now = sampler.probabilities()
+        second = torch.tensor(next(drawn))
+        if set(second.tolist()) <= set(first.tolist()):
+            break
+    else:
+        pytest.fail("no seed draws such batches")
+    factors = sampler.sample_weight(second, torch.zeros(2, dtype=torch.float64))
+    torch.testing.assert_close(factors, 1.0 / (4 * now[second]))  # not of how the first was drawn
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("config", [Importance(tau=1.0), PrimalDual(step=0.5), Uniform()], ids=name)
 def test_resuming_with_prefetching_workers(config):

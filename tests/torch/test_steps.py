@@ -348,6 +348,23 @@ def test_recover_on_changing_batches_against_the_written_out_recursion():
             torch.testing.assert_close(ours.detach(), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("a", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("there", [0.5, 1.5, 1.9, 2.1, 2.5, 50.0])
+def test_recover_starts_again_where_the_carried_past_is_not_positive(there, a):
+    """The batch's mean of exponentials falls from `there` to 1 between two steps, and the old estimate is 1."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    stepper, still = RECOVER(lam=1.0, a=a).start(model), sgd(model, 0.0)
+    for weight, slope in ((1.0, 0.0), (0.0, math.log(there))):
+        nn.init.constant_(model.weight, weight)
+        inputs = torch.full((1, 1), slope, dtype=torch.float64)
+        closure = Closure(model=model, batch=(inputs, inputs), losses=lambda output, _: output[:, 0])
+        stepper.step(still, closure)
+    carried = 1.0 + 1.0 - there
+    u = math.exp(stepper.state_dict()["value"].item())
+    assert u == pytest.approx(a + (1 - a) * carried if carried > 0 else 1.0)
+    assert u > a  # what v is divided by
+
+
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
 def test_recover_stays_finite_for_large_and_jumping_losses(scale):
     model = linear(dtype=torch.float32)
@@ -598,6 +615,19 @@ def test_projection_leaves_what_is_inside_and_zero():
     model = point(-3.0, 3.0)
     Projected(low=-1.0).project(list(model.parameters()))
     assert model.theta.tolist() == [-1.0, 3.0]
+
+
+@pytest.mark.parametrize("base", [Plain(), SAM(), RECOVER(), L2RW(), MetaWeightNet()], ids=repr)
+def test_projected_needs_what_its_base_needs(base):
+    step = Projected(radius=1.0, base=base)
+    for name in ("needs", "needs_losses", "own_objective"):
+        assert getattr(step, name) == getattr(base, name)
+    assert Projected(radius=1.0).needs == ()
+
+
+def test_projected_takes_a_step_and_not_its_name():
+    with pytest.raises(TypeError, match=r"`base` must be a step, got 'sam'.*base=SAM\(\)"):
+        Projected(radius=1.0, base="sam")
 
 
 def test_projected_passes_state_to_its_base():

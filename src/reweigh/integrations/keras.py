@@ -111,7 +111,9 @@ class Reweighted(keras.losses.Loss):
     -----
     Keras uses the training loss for validation as well, so `val_loss` is the re-weighted number. Choose models and
     stop early by a plain metric: `metrics=loss.metrics()` adds `plain_loss`, hence `val_plain_loss`, and what the
-    weights do. Objectives that normalise over the batch see the losses without `sample_weight`.
+    weights do. Objectives that normalise over the batch see the losses without `sample_weight`. Padding that Keras
+    marks (`mask_zero`, `Masking`) and labels of `ignore_class` are no units: they get no share of the weight and count
+    in no metric.
     """
 
     def __init__(
@@ -159,7 +161,11 @@ class Reweighted(keras.losses.Loss):
         losses, _, weights = self.weigh(y_true, y_pred)
         if len(weights.shape) < len(losses.shape):
             weights = ops.reshape(weights, (-1,) + (1,) * (len(losses.shape) - 1))
-        return losses * ops.cast(weights, losses.dtype)
+        weighted = losses * ops.cast(weights, losses.dtype)
+        ignored = _mask_of(losses)
+        if ignored is not None:  # a product loses the mark that `ignore_class` makes on the losses
+            _set_mask(weighted, ignored)
+        return weighted
 
     def weigh(self, y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The plain losses, what the weight of each unit looks at, and the weights."""
@@ -174,9 +180,10 @@ class Reweighted(keras.losses.Loss):
         seen = _widen(ops.stop_gradient(losses))
         if self.floor:
             seen = seen - _floor(self.loss, y_true, y_pred)
+        real = _real(losses, mask)
         if self.level == "sample":
-            seen = _mean_of_samples(seen, mask)
-        return losses, seen, self._weights(seen)
+            seen = _mean_of_samples(seen, real)
+        return losses, seen, self._weights(seen, _units(real, seen))
 
     def metrics(self) -> list[WeightMetric]:
         """Metrics for `model.compile`: the plain loss, the mean weight, the clip share and the effective sample."""
@@ -203,11 +210,14 @@ class Reweighted(keras.losses.Loss):
         """The loss that `get_config` describes."""
         return cls(**{**config, "loss": keras.losses.deserialize(config["loss"])})
 
-    def _weights(self, seen: Tensor) -> Tensor:
+    def _weights(self, seen: Tensor, measure: Tensor | None) -> Tensor:
         if _elementwise(self.objective):
             return weights_of(self.objective.weight, seen)
         flat = ops.reshape(seen, (-1,))
-        return ops.reshape(self.objective.weigh(flat, ()).weights, ops.shape(seen))
+        if measure is not None:
+            measure = ops.reshape(measure, (-1,))
+            flat = ops.where(ops.greater(measure, 0.0), flat, ops.zeros_like(flat))
+        return ops.reshape(self.objective.weigh(flat, (), measure=measure).weights, ops.shape(seen))
 
 
 @keras.saving.register_keras_serializable(package="reweigh")
@@ -220,7 +230,8 @@ class WeightMetric(keras.metrics.Metric):
         The :class:`Reweighted` loss to watch.
     statistic
         `"plain_loss"`: the mean of the losses without any weight, to select models by;
-        `"weight_mean"`; `"clip_share"`: the share of units at or above `tau`;
+        `"weight_mean"`; `"clip_share"`: the share of units at or above the objective's `clip_level`, which is `tau`
+        for RGD, and zero where it has none;
         `"ess_share"`: the effective sample size :math:`(\sum w)^2 / (n \sum w^2)`.
     name, dtype
         As in `keras.metrics.Metric`; the name is the statistic's unless given.
@@ -261,11 +272,18 @@ class WeightMetric(keras.metrics.Metric):
         losses, seen, weights = self.loss.weigh(y_true, y_pred)
         values = _widen(losses) if self.statistic == "plain_loss" else weights
         if self.statistic == "clip_share":
-            values = ops.cast(seen >= _clip_level(self.loss.objective), weights.dtype)
+            level = self.loss.objective.clip_level
+            values = ops.cast(seen >= (math.inf if level is None else level), weights.dtype)
         measure = ops.ones_like(values)
+        real = _units(_real(losses, _mask_of(y_pred)), values)
+        if real is not None:
+            measure = measure * ops.cast(real, values.dtype)
+            values = ops.where(measure > 0.0, values, ops.zeros_like(values))  # whatever padding holds, NaN included
         if sample_weight is not None:
-            sample_weight = ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)), values.dtype)
-            measure = measure * ops.reshape(sample_weight, (-1,) + (1,) * (len(values.shape) - 1))
+            own = ops.cast(ops.convert_to_tensor(sample_weight), values.dtype)
+            if len(own.shape) != len(values.shape):  # one a sample, rather than one an element
+                own = ops.reshape(own, (-1,) + (1,) * (len(values.shape) - 1))
+            measure = measure * own
         self.sums["units"].assign_add(ops.cast(ops.sum(measure), self.dtype))
         self.sums["first"].assign_add(ops.cast(ops.sum(measure * values), self.dtype))
         self.sums["second"].assign_add(ops.cast(ops.sum(measure * values * values), self.dtype))
@@ -318,31 +336,51 @@ def _elementwise(objective: Objective) -> bool:
     return isinstance(objective, RGD) and objective.normalize is None
 
 
-def _clip_level(objective: Any) -> float:
-    """The loss from which on units share the largest weight; infinite where nothing is clipped."""
-    tau = getattr(objective, "tau", None)
-    return math.inf if tau is None else tau + getattr(objective, "offset", 0.0)
-
-
 def _widen(x: Tensor) -> Tensor:
     """`x` in float32 if its own precision is less."""
     return ops.cast(x, "float32") if keras.backend.standardize_dtype(x.dtype) in ("float16", "bfloat16") else x
 
 
-def _mask_of(y_pred: Tensor) -> Tensor | None:
-    """Which steps of the prediction are not padding. Keras has no public name for it, and several places to keep it."""
+def _mask_of(marked: Tensor) -> Tensor | None:
+    """Which steps of a prediction are not padding, or which losses count. Keras has no public name for it, and several
+    places to keep it.
+    """
     read = getattr(importlib.import_module("keras.src.backend"), "get_keras_mask", None)
-    return getattr(y_pred, "_keras_mask", None) if read is None else read(y_pred)
+    return getattr(marked, "_keras_mask", None) if read is None else read(marked)
 
 
-def _mean_of_samples(seen: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over all axes but the first; padded steps, which Keras marks on the prediction, do not count."""
+def _set_mask(losses: Tensor, mask: Tensor) -> None:
+    """Mark which losses count, where Keras looks for it."""
+    write = getattr(importlib.import_module("keras.src.backend"), "set_keras_mask", None)
+    if write is None:
+        losses._keras_mask = mask
+    else:
+        write(losses, mask)
+
+
+def _real(losses: Tensor, mask: Tensor | None) -> Tensor | None:
+    """One where Keras counts a loss, zero at what is marked as padding, on prediction or losses; None if all count."""
+    masks = [m for m in (mask, _mask_of(losses)) if m is not None and len(m.shape) == len(losses.shape)]
+    if not masks:
+        return None
+    real = ops.cast(masks[0], _widen(losses).dtype)
+    return real if len(masks) == 1 else real * ops.cast(masks[1], real.dtype)
+
+
+def _units(real: Tensor | None, like: Tensor) -> Tensor | None:
+    """How much each unit counts: a sample counts if any of its elements does."""
+    if real is None or len(real.shape) == len(like.shape):
+        return real
+    return ops.max(real, axis=tuple(range(1, len(real.shape))))
+
+
+def _mean_of_samples(seen: Tensor, real: Tensor | None) -> Tensor:
+    """The mean over all axes but the first, of what is real."""
     axes = tuple(range(1, len(seen.shape)))
     if not axes:
         return seen
-    if mask is None or len(mask.shape) != len(seen.shape):
+    if real is None:
         return ops.mean(seen, axis=axes)
-    real = ops.cast(mask, seen.dtype)
     return ops.divide_no_nan(ops.sum(seen * real, axis=axes), ops.sum(real, axis=axes))
 
 

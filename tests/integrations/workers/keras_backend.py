@@ -24,6 +24,8 @@ import numpy as np
 import reweigh
 from reweigh.integrations.keras import Reweighted, WeightMetric, weights_of
 from reweigh.objectives.absgd import ABSGD
+from reweigh.objectives.cvar import CVaR
+from reweigh.objectives.redescending import Redescending
 from reweigh.objectives.term import TERM
 
 BACKEND = keras.backend.backend()
@@ -188,6 +190,75 @@ def check_padded_steps_do_not_count() -> None:
         model.compile(loss=Reweighted(keras.losses.MeanSquaredError(), level=level, tau=1.0))  # type: ignore[arg-type]
         expected = (weights * squares * real).sum() / real.sum()
         np.testing.assert_allclose(model.evaluate(x, y, verbose=0), expected, rtol=1e-5, err_msg=level)
+
+
+def check_padding_takes_no_weight_and_counts_in_no_metric() -> None:
+    lengths = np.array([6, 2, 4, 0])  # one sample is nothing but padding
+    real = np.arange(6) < lengths[:, None]
+    tokens = np.where(real, RNG.integers(1, 9, (4, 6)), 0)
+    y = RNG.integers(0, 3, (4, 6))
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Embedding(9, 4, mask_zero=True, embeddings_initializer="normal"), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+    model.layers[-1].set_weights([RNG.normal(size=(4, 3)) * 20, np.array([0.0, 1.0, -1.0])])
+    losses = cross_entropies(numbers(model(tokens)).reshape(-1, 3), y.reshape(-1)).reshape(4, 6)
+    of_samples = np.array([row[: max(k, 1)].mean() for row, k in zip(losses, lengths, strict=True)])
+
+    def seen_by_keras(loss: Reweighted) -> dict[str, float]:
+        model.compile(loss=loss, metrics=loss.metrics())
+        return model.evaluate(tokens, y, verbose=0, return_dict=True)
+
+    inner = CROSS_ENTROPY(from_logits=True)
+    for level in ("token", "sample"):
+        units, count = (losses[real], lengths) if level == "token" else (of_samples[lengths > 0], lengths[lengths > 0])
+        got = seen_by_keras(Reweighted(inner, level=level, tau=1.0))  # type: ignore[arg-type]
+        weights = kl(units)
+        per_token = weights if level == "token" else np.repeat(weights, count)
+        np.testing.assert_allclose(got["loss"], (per_token * losses[real]).mean(), rtol=1e-5, err_msg=level)
+        np.testing.assert_allclose(got["plain_loss"], losses[real].mean(), rtol=1e-5, err_msg=level)
+        np.testing.assert_allclose(got["weight_mean"], weights.mean(), rtol=1e-5, err_msg=level)
+        np.testing.assert_allclose(got["clip_share"], np.mean(units >= 1), rtol=1e-5, err_msg=level)
+        np.testing.assert_allclose(got["ess_share"], weights.mean() ** 2 / (weights**2).mean(), rtol=1e-5)
+        if BACKEND not in ("torch", "jax"):
+            continue
+        for objective in (CVaR(alpha=0.25), TERM(t=1.0)):
+            share = objective.weigh(units, ()).weights
+            per_token = share if level == "token" else np.repeat(share, count)
+            got = seen_by_keras(Reweighted(inner, objective, level=level))  # type: ignore[arg-type]
+            np.testing.assert_allclose(got["loss"], (per_token * losses[real]).mean(), rtol=1e-5, err_msg=level)
+            np.testing.assert_allclose(got["weight_mean"], share.mean(), rtol=1e-5, err_msg=level)
+
+
+def check_ignored_labels_are_padding() -> None:
+    logits = RNG.normal(size=(4, 6, 3)).astype(np.float32)
+    y = RNG.integers(-1, 3, (4, 6))
+    real = y >= 0
+    losses = cross_entropies(logits.reshape(-1, 3), y.reshape(-1)).reshape(4, 6)[real]
+    inner = CROSS_ENTROPY(from_logits=True, ignore_class=-1)
+    np.testing.assert_allclose(float(inner(y, logits)), losses.mean(), rtol=1e-5)
+    loss = Reweighted(inner, level="token", tau=1.0)
+    np.testing.assert_allclose(float(loss(y, logits)), (kl(losses) * losses).mean(), rtol=1e-5)
+    metric = WeightMetric(loss, "plain_loss")
+    metric.update_state(y, logits)
+    np.testing.assert_allclose(float(metric.result()), losses.mean(), rtol=1e-5)
+    own = RNG.uniform(0.5, 2.0, (4, 6)).astype(np.float32)  # one a token
+    metric.reset_state()
+    metric.update_state(y, logits, own)
+    np.testing.assert_allclose(float(metric.result()), np.average(losses, weights=own[real]), rtol=1e-5)
+    if BACKEND in ("torch", "jax"):
+        share = CVaR(alpha=0.25).weigh(losses, ()).weights
+        loss = Reweighted(inner, CVaR(alpha=0.25), level="token")
+        np.testing.assert_allclose(float(loss(y, logits)), (share * losses).mean(), rtol=1e-5)
+
+
+def check_weights_that_fall_after_tau_are_not_clipped() -> None:
+    if BACKEND not in ("torch", "jax"):
+        return
+    errors = np.array([[0.5], [2.0], [3.0]], np.float32)
+    for objective, expected in ((Redescending(tau=1.0), 0.0), (reweigh.RGD(tau=1.0, offset=3.5), 1 / 3)):
+        metric = WeightMetric(Reweighted(keras.losses.MeanSquaredError(), objective), "clip_share")
+        metric.update_state(np.zeros((3, 1), np.float32), errors)
+        np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-6)
 
 
 def check_the_floor_of_smoothed_targets() -> None:

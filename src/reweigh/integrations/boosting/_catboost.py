@@ -198,8 +198,8 @@ class RGDCatBoostRegressor(host.CatBoostRegressor):
         given = {"X": X, "y": y, "sample_weight": sample_weight, "baseline": np.full(len(y), mean), **kwargs}
         if eval_set is not None:
             given["eval_set"] = [
-                host.Pool(X, y, baseline=np.full(len(y), mean), cat_features=kwargs.get("cat_features"))
-                for X, y in ([eval_set] if isinstance(eval_set, tuple) else eval_set)
+                _from_mean(one, mean, kwargs.get("cat_features"))
+                for one in (eval_set if isinstance(eval_set, list) else [eval_set])
             ]
         _fit(self, super().fit, options, given)
         self.set_scale_and_bias(1.0, mean)  # into the model itself, where the built-in objective has it
@@ -237,6 +237,26 @@ def _swap(model: Any, params: dict[str, Any]) -> None:
 def _params(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     # CatBoost hands out copies, and scikit-learn's clone wants the very value.
     return {**params, "reweigh": model._init_params["reweigh"], "tau": model._init_params["tau"]}
+
+
+def _from_mean(rows: Any, mean: float, cat_features: Any) -> Any:
+    """Rows to evaluate on, as a Pool of their own whose predictions start at the mean, as those of training do."""
+    if isinstance(rows, tuple) and len(rows) == 2:
+        X, y = rows
+        return host.Pool(X, y, baseline=np.full(len(y), mean), cat_features=cat_features)
+    if not isinstance(rows, host.Pool):
+        raise TypeError(
+            f"`eval_set` must be (X, y), a catboost.Pool or a list of those, got {type(rows).__name__}. Read a file "
+            "with catboost.Pool(path, column_description=...) first."
+        )
+    if np.size(rows.get_baseline()):
+        raise ValueError(
+            "`eval_set` must be a Pool without a baseline, got one with: predictions start at the mean of the target "
+            "here, and it would be lost. Make the Pool without it."
+        )
+    own = rows.slice(list(range(rows.num_row())))  # a copy: the caller's stays as it is
+    own.set_baseline(np.full(rows.num_row(), mean))
+    return own
 
 
 def _need_target(X: Any, y: Any) -> None:

@@ -112,7 +112,9 @@ class LiveSWAD(Averager):
         self.step = 0
         self.threshold: float | None = None
         self.ended = False
-        self._dtypes = {name: value.dtype for name, value in tensors_of(model).items()}
+        own = tensors_of(model)
+        self._dtypes = {name: value.dtype for name, value in own.items()}
+        self._devices = {name: value.device for name, value in own.items()}
         self._segment: _Span | None = None  # the open one
         self._pending: list[_Span] = []  # closed, not decided about
         self._valley: _Span | None = None  # what is certain to be averaged
@@ -222,13 +224,21 @@ class LiveSWAD(Averager):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state, on the devices of the model whatever those of the state are."""
         self.step = int(state["step"])
         self.threshold = state["threshold"]
         self.ended = bool(state["ended"])
-        self._segment = _unpack(state["segment"])
-        self._pending = [span for span in map(_unpack, state["pending"]) if span is not None]
-        self._valley = _unpack(state["valley"])
+        self._segment = self._unpack(state["segment"])
+        self._pending = [span for span in map(self._unpack, state["pending"]) if span is not None]
+        self._valley = self._unpack(state["valley"])
+
+    def _unpack(self, packed: Mapping[str, Any] | None) -> _Span | None:
+        if packed is None:
+            return None
+        given: Mapping[str, torch.Tensor] = packed["mean"]
+        # Names the model does not have stay where they are: the next update says which.
+        mean = {name: value.to(self._devices.get(name, value.device), copy=True) for name, value in given.items()}
+        return _Span(mean, int(packed["first"]), int(packed["last"]), float(packed["loss"]))
 
 
 def _pack(span: _Span | None) -> dict[str, Any] | None:
@@ -236,10 +246,3 @@ def _pack(span: _Span | None) -> dict[str, Any] | None:
         return None
     copy = span.copy()
     return {"mean": copy.mean, "first": copy.first, "last": copy.last, "loss": copy.loss}
-
-
-def _unpack(packed: Mapping[str, Any] | None) -> _Span | None:
-    if packed is None:
-        return None
-    mean: dict[str, torch.Tensor] = packed["mean"]
-    return _Span(dict(mean), int(packed["first"]), int(packed["last"]), float(packed["loss"])).copy()

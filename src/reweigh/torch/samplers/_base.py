@@ -49,6 +49,9 @@ class Shard:
                 f"`rank` must be below num_replicas={self.num_replicas}, got {self.rank}. "
                 "Leave both out to take them from torch.distributed."
             )
+        for name in ("n", "batch_size", "seed", "num_replicas", "rank"):
+            # A NumPy integer would go into the state, and a checkpoint with one does not load with weights_only=True.
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
     def global_size(self) -> int:
@@ -120,8 +123,9 @@ class LiveSampler(Sampler[list[int]], ABC):
     collective call of adaptive samplers.
 
     *Resuming.* `state_dict` may be taken between any two steps, is the same on all ranks, and continues with the
-    very same batches: those drawn ahead but not yet updated are handed out again. Samplers that need no losses count a
-    batch as used when it is drawn, unless `update` is called there too.
+    very same batches: those drawn ahead but not yet updated are handed out again. A batch of which any part has been
+    updated is used, even if losses were left out. Samplers that need no losses count a batch as used when it is drawn,
+    unless `update` is called there too.
     """
 
     _adaptive: ClassVar[bool] = False  # whether losses change what is drawn
@@ -188,7 +192,7 @@ class LiveSampler(Sampler[list[int]], ABC):
         """
         validate.whole("epoch", epoch, 0)
         if not (self._resuming and epoch == self._epoch):
-            self._epoch, self._begun, self._resuming = epoch, False, False
+            self._epoch, self._begun, self._resuming = int(epoch), False, False
 
     def sample_weight(self, indices: Tensor, losses: Tensor) -> Tensor | None:
         """Factors that correct for how the batch was drawn; None if there is nothing to correct.
@@ -226,7 +230,7 @@ class LiveSampler(Sampler[list[int]], ABC):
         Parameters
         ----------
         indices
-            Indices of the examples, shape (b,).
+            Indices of the examples, shape (b,); empty ones use up a batch without learning from it.
         losses
             Their losses, shape (b,), on any device; gradient is ignored. Moved to the CPU in one piece.
         """
@@ -258,7 +262,10 @@ class LiveSampler(Sampler[list[int]], ABC):
             "begun": self._begun,
             "updated": self._updated,
             "generator": self._generator.get_state(),
-            "pending": [] if used_when_drawn else [(b.indices.clone(), _clone(b.record)) for b in self._pending],
+            # Between two steps a batch with a part updated has no other part to come: the rest was left out.
+            "pending": [
+                (b.indices.clone(), _clone(b.record)) for b in self._pending if not (used_when_drawn or b.begun)
+            ],
             "learned": {name: value.clone() for name, value in self._state().items()},
         }
 
@@ -314,13 +321,14 @@ class LiveSampler(Sampler[list[int]], ABC):
         self._pending.append(_Batch(indices=draw.indices, record=draw.record, left=left))
 
     def _find(self, indices: Tensor) -> _Batch | None:
-        """The oldest outstanding batch that holds all these indices."""
+        """The oldest outstanding batch that holds all these indices; for none at all, the oldest not yet begun."""
         indices = indices.to("cpu")
         return next((batch for batch in self._pending if batch.holds(indices)), None)
 
     def _use_up(self, batch: _Batch, amount: int) -> None:
         while self._pending[0] is not batch:
             self._pending.popleft()  # skipped by the training loop
+        batch.begun = True
         batch.left -= amount
         if batch.left <= 0:
             self._pending.popleft()
@@ -359,6 +367,7 @@ class _Batch:
     indices: Tensor
     record: Tensor | None
     left: int
+    begun: bool = False  # whether any part of it has been updated
     order: Tensor = field(init=False)
     sorted: Tensor = field(init=False)
 
@@ -372,6 +381,10 @@ class _Batch:
         return self.order[found.clamp_max(self.order.shape[0] - 1)]
 
     def holds(self, indices: Tensor) -> bool:
+        """Whether these may be a part of what is left: a batch that had examples left out outlives its step."""
+        amount = indices.shape[0]
+        if not amount or amount > self.left:
+            return not (amount or self.begun)
         return torch.equal(self.indices[self.positions(indices)], indices)
 
 

@@ -33,7 +33,7 @@ class Projected(Step):
     low, high
         Bounds of a box, the same for every entry; one of them may be missing. Ball and box exclude each other.
     base
-        The step before the projection.
+        The step before the projection; what it needs, and whether it asks for an objective, holds for both.
 
     Examples
     --------
@@ -70,6 +70,10 @@ class Projected(Step):
                 validate.real(name, bound)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"`low` must not be above `high`, got low={self.low!r}, high={self.high!r}.")
+        if not isinstance(self.base, Step):  # pyright: ignore[reportUnnecessaryIsInstance]  # a text gives a name
+            raise TypeError(f"`base` must be a step, got {self.base!r}. Pass the value itself, for example base=SAM().")
+        for name in ("needs", "needs_losses", "own_objective"):  # the class says what is true of the plain base
+            object.__setattr__(self, name, getattr(self.base, name))
 
     def start(self, model: nn.Module) -> LiveProjected:
         """The live step around the base's live step."""

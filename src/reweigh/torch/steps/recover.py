@@ -65,12 +65,15 @@ class RECOVER(Step):
     Notes
     -----
     Kept in log space: the state is :math:`\lambda \log u` and :math:`\lambda v/u`, so nothing overflows and no
-    running maximum has to be rescaled by hand. Where the correction makes u negative, which no mean of
-    exponentials is, the estimates start again from the batch. The closure's `objective` is not asked: the step has
-    its own. Micro-batches are joined exactly, and under DistributedDataParallel the batch is the global one.
-    Returns the batch's own :math:`\lambda \log \mathrm{mean}\, e^{\ell/\lambda}`. The authors raise lam to 200 for a
-    first stage of near-plain training and then lower it to 5. References: Qi et al., *An Online Method for A
-    Class of Distributionally Robust Optimization with Non-Convex Objectives*, NeurIPS 2021.
+    running maximum has to be rescaled by hand. The recursion is a of the batch and 1 - a of the past carried to the
+    present parameters, :math:`u_{t-1} + h(\theta_t; z_t) - h(\theta_{t-1}; z_t)`. Where that past is not positive,
+    as a mean of exponentials is, the estimates start again from the batch. So u stays above a times the batch's
+    own; to wait until u itself is negative would divide v by a u as near to zero as chance has it. The closure's
+    `objective` is not asked: the step has its own. Micro-batches are joined exactly, and under
+    DistributedDataParallel the batch is the global one. Returns the batch's own
+    :math:`\lambda \log \mathrm{mean}\, e^{\ell/\lambda}`. The authors raise lam to 200 for a first stage of
+    near-plain training and then lower it to 5. References: Qi et al., *An Online Method for A Class of
+    Distributionally Robust Optimization with Non-Convex Objectives*, NeurIPS 2021.
     """
 
     lam: float = 5.0
