@@ -12,8 +12,9 @@ import polars as pl
 import pytest
 
 from reweigh.bench.cli import run_command
-from reweigh.bench.compare import command
+from reweigh.bench.compare import command, metrics
 from reweigh.bench.compare import search as searching
+from reweigh.bench.compare.answer import ModelAnswer, Score
 
 
 def people(n=200):
@@ -236,6 +237,43 @@ def test_a_changed_file_is_another_question(table):
     first = command.question_of(str(table), target="old")
     people(201).write_csv(table)
     assert command.question_of(str(table), target="old") != first
+
+
+def test_other_methods_and_models_have_a_folder_of_their_own(table):
+    """An answer is not overwritten by that to another question."""
+    question = command.question_of(str(table), target="old")
+    asked = [
+        command.Asked(question=question),
+        command.Asked(question=question, methods=("focal",)),
+        command.Asked(question=question, models=("logistic",)),
+    ]
+    assert len({command._identity(one, "accuracy") for one in asked}) == 3
+    longer = command.Asked(question=question, budget=600.0, jobs=1)
+    assert command._identity(longer, "accuracy") == command._identity(asked[0], "accuracy")
+
+
+def test_json_has_no_word_for_numbers_that_are_none():
+    given = {"a": [1.0, float("nan")], "b": {"c": (float("inf"), "text", None, 2)}}
+    assert command._finite(given) == {"a": [1.0, None], "b": {"c": [None, "text", None, 2]}}
+
+
+def test_the_metric_that_is_judged_by_is_shown_first():
+    scores = [Score(metric=metric, mean=0.5, difference=None) for metric in metrics.CLASSIFICATION]
+    last = metrics.CLASSIFICATION[-1].name
+    one = ModelAnswer(
+        model="mlp",
+        splits=3,
+        chosen="mean",
+        primary=None,
+        beyond_scale=None,
+        scores={"mean": scores},
+        classes=(),
+        groups=(),
+        validation=0.5,
+    )
+    shown = command._scores_table(one, 60, last)
+    assert str(shown.columns[1].header).startswith(last)
+    assert len(shown.columns) == 1 + (60 - 28) // 12
 
 
 def test_help_teaches(capsys):

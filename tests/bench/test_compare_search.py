@@ -123,7 +123,16 @@ def test_the_end_of_time_in_the_middle_of_a_round_drops_its_incomplete_splits(mo
     assert found.ended == "time"
     assert found.tuned
     seeds = {label: {r.spec.seed for r in found.runs if r.spec.label == label} for label in METHODS}
-    assert seeds["mean"] == seeds["rgd"] == set(range(7))  # seven runs of the second round are two splits and a third
+    # Seven runs of the second round are two splits and a third, which have no scale control as the first five have.
+    assert seeds["mean"] == seeds["rgd"] == set(range(5))
+
+
+def test_the_end_of_time_in_the_middle_of_the_first_round_keeps_its_complete_splits(monkeypatch, tmp_path):
+    world = World(monkeypatch)
+    monkeypatch.setattr(searching._Search, "_cost", lambda self, specs, **anew: 0.0)
+    found, _ = go(world, tmp_path, 12 + 10 + 7.5)
+    assert found.tuned
+    assert {run.spec.seed for run in found.runs} == {0, 1}
 
 
 def test_tuned_rows_are_never_compared_with_untuned_ones(monkeypatch, tmp_path):
@@ -164,3 +173,24 @@ def test_all_models_are_reported_alike(monkeypatch, tmp_path, cells):
     found, _ = go(world, tmp_path, 10_000, question(cells=cells))
     seeds = [{r.spec.seed for r in found.runs if r.spec.cell == c and r.spec.label == "mean"} for c in cells]
     assert seeds[0] == seeds[1]
+
+
+def test_what_is_on_disk_is_the_answer_again_however_little_time_is_given(monkeypatch, tmp_path):
+    world = World(monkeypatch)
+    first, _ = go(world, tmp_path, 300)
+    assert first.tuned
+    splits = {run.spec.seed for run in first.runs}
+    again, _ = go(world, tmp_path, 0.5)
+    assert again.tuned
+    assert {run.spec.seed for run in again.runs} == splits
+
+
+@pytest.mark.parametrize("budget", range(60, 120, 3))
+def test_rows_of_one_table_are_over_the_same_splits(monkeypatch, tmp_path, budget):
+    """Wherever the time ends, also in the middle of the scale controls."""
+    found, _ = go(World(monkeypatch), tmp_path, budget)
+    splits: dict[str, set[int]] = {}
+    for run in found.runs:
+        splits.setdefault(run.spec.label, set()).add(run.spec.seed)
+    if plan.SCALED_BASELINE in splits:
+        assert len({frozenset(seeds) for seeds in splits.values()}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from rich.table import Table as Shown
 
 from reweigh.bench import plan, results
 from reweigh.bench.compare import boosters, hardest, metrics, page, recipe
-from reweigh.bench.compare.answer import Answer, ModelAnswer, answer
+from reweigh.bench.compare.answer import Answer, ModelAnswer, Score, answer
 from reweigh.bench.compare.model import Model, train_and_save
 from reweigh.bench.compare.problem import EMBEDDED, Problem, Question, deal, hash_of, load, parts_of
 from reweigh.bench.compare.search import Found, search
@@ -64,7 +65,7 @@ def compare(asked: Asked, console: Console) -> int:
     problem = load(asked.question)
     question = _plan(asked, problem)
     table = question.table
-    root = asked.runs_dir / f"{_slug(asked.question.source)}-{_identity(asked.question, table.metric)}"
+    root = asked.runs_dir / f"{_slug(asked.question.source)}-{_identity(asked, table.metric)}"
     root.mkdir(parents=True, exist_ok=True)
     _describe(console, problem, table)
     facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind}
@@ -110,7 +111,7 @@ def predict(folder: Path, rows: Path, out: Path, console: Console) -> int:
         temporary.replace(out)
     finally:
         temporary.unlink(missing_ok=True)
-    console.print(f"{frame.height} rows predicted: {out}", highlight=False)
+    console.print(f"{frame.height} rows predicted: {escape(str(out))}", highlight=False)
     return 0
 
 
@@ -215,7 +216,8 @@ def _note(root: Path, table: Table, found: Found, facts: dict[str, Any]) -> Resu
         "ended": found.ended,
         "failed": {f"{cell}: {label}": reason for (cell, label), reason in found.failed.items()},
     }
-    write_atomically(root / "compare.json", json.dumps(noted, indent=1))
+    if found.runs or not (root / "compare.json").exists():  # an earlier answer is worth more than none
+        write_atomically(root / "compare.json", json.dumps(noted, indent=1))
     return results.of_runs(recipe.NAME, table, [*found.runs, *found.tuning])
 
 
@@ -261,8 +263,8 @@ def _finish(
                 expected=_expected(said),
                 progress=lambda share: progress.update(bar, completed=share),
             )
-    write_atomically(root / "answer.json", json.dumps(page.as_data(said, caveats), indent=1))
-    _print(console, said, caveats)
+    write_atomically(root / "answer.json", json.dumps(_finite(page.as_data(said, caveats)), indent=1, allow_nan=False))
+    _print(console, said, caveats, table.metric_name)
     flagged = {kind: len(ranking.of_kind(kind)) for kind in ("hard", "suspected label error")}
     if caution := hardest.caution(ranking):
         console.print(caution, highlight=False)
@@ -275,8 +277,17 @@ def _finish(
         ("model", model),
     ):
         if path is not None:
-            console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+            console.print(f"{what}: {escape(str(path))}", highlight=False, soft_wrap=True)
     return 130 if found.ended == "interrupted" else 0
+
+
+def _finite(value: Any) -> Any:
+    """Plain values with null where a number is NaN or infinite, for which JSON has no word."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _expected(said: Answer) -> dict[str, float]:
@@ -299,32 +310,36 @@ def _caveats(found: Found, said: Answer, table: Table) -> list[str]:
     return lines
 
 
-def _print(console: Console, said: Answer, caveats: Sequence[str]) -> None:
+def _print(console: Console, said: Answer, caveats: Sequence[str], metric: str) -> None:
     console.print()
     console.print(f"[bold]{escape(said.headline)}[/bold]", highlight=False)
     for line in (*said.details, *caveats):
         console.print(escape(line), highlight=False)
     console.print()
     for one in said.models:
-        console.print(_scores_table(one, console.width))
+        console.print(_scores_table(one, console.width, metric))
     console.print(
         "Means over splits, at the epoch that validation chose. ▲ better, ▼ worse than mean, corrected.", style="dim"
     )
 
 
-def _scores_table(one: ModelAnswer, width: int) -> Shown:
+def _scores_table(one: ModelAnswer, width: int, judged_by: str) -> Shown:
+    """The scores of every row, as many metrics as there is room for: first the one that the answer rests on."""
     shown = Shown(title=escape(one.model), title_justify="left", box=None, padding=(0, 1), header_style="bold")
     shown.add_column("method", max_width=26, overflow="fold")
-    heads = [score.metric for score in one.scores[plan.BASELINE]]
     kept = max(1, (width - 28) // 12)
-    for metric in heads[:kept]:
+
+    def ordered(scores: Sequence[Score]) -> list[Score]:
+        return sorted(scores, key=lambda score: score.metric.name != judged_by)[:kept]
+
+    for metric in (score.metric for score in ordered(one.scores[plan.BASELINE])):
         shown.add_column(metric.name + (" ↓" if metric.smallest else ""), justify="right", max_width=11)
     for label, scores in one.scores.items():
         marks = {"better": "▲", "worse": "▼"}
         texts = [
             f"{s.unit.value(s.mean)} "
             + (marks.get(s.difference.conclusion(smallest=s.metric.smallest), " ") if s.difference else " ")
-            for s in scores[:kept]
+            for s in ordered(scores)
         ]
         shown.add_row(escape(label), *texts, style="bold" if label == one.chosen else "")
     return shown
@@ -335,8 +350,9 @@ def _slug(source: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", Path(source).name.partition(".")[0].lower()).strip("-")[:40] or "data"
 
 
-def _identity(question: Question, metric: str) -> str:
-    text = json.dumps([dataclasses.asdict(question), metric], sort_keys=True)
+def _identity(asked: Asked, metric: str) -> str:
+    """Another question, metric, model or method is another answer, and must not overwrite this one."""
+    text = json.dumps([dataclasses.asdict(asked.question), metric, asked.models, asked.methods], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 

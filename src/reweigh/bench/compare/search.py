@@ -104,7 +104,7 @@ class _Search:
         while splits < MOST:
             new = range(splits, min(splits + ROUND, MOST))
             what = "tuned" if self.found.trials else "as written"
-            if splits and self._cost(self._specs(chosen, new)) > self._left():
+            if splits and self._cost(self._specs(chosen, new)) > max(self._left(), 0.0):
                 self.found.ended = "time"
                 return
             self._compare(workers, chosen, specs, new, f"{what}, splits {new.start + 1} to {new.stop}")
@@ -123,7 +123,12 @@ class _Search:
             seeds = complete[cell.name] if found.tuned else self._complete(cell, self.untuned)
             rows = [spec for spec in specs if spec.cell == cell.name and spec.seed in seeds]
             rows += plan.scale_controls(self.asked, rows)
-            found.runs += [run for run in map(self._run, rows) if run.done]
+            done = [run for run in map(self._run, rows) if run.done]
+            controlled = {run.spec.seed for run in done if run.spec.label == plan.SCALED_BASELINE}
+            if len(controlled) >= 2 and (cell.name, plan.SCALED_BASELINE) not in found.failed:
+                # Once splits have their scale control only those count: means over other splits would not compare.
+                done = [run for run in done if run.spec.seed in controlled]
+            found.runs += done
         found.tuning = [run for run in map(self._run, self.tuning) if run.done]
         return found
 
@@ -163,10 +168,14 @@ class _Search:
     def _affordable_trials(self) -> int:
         """How many trials of each method fit into the time together with a first round of the comparison."""
         for trials in TRIALS:
-            tuning = plan.tuning(_with_trials(self.asked, trials))
-            rounds = self._specs(plan.as_written(self.asked), range(ROUND))
-            # The comparison's settings are not known yet; those as written cost as much.
-            if self._cost(tuning) + self._cost(rounds, anew=True) < self._left():
+            question = _with_trials(self.asked, trials)
+            tuning = plan.tuning(question)
+            if all(self._run(spec).done for spec in tuning):
+                cost = self._cost(self._specs(plan.choose(question, tuning, self.root), range(ROUND)))
+            else:  # which settings the comparison will have is not known yet; those as written cost as much
+                rounds = self._specs(plan.as_written(self.asked), range(ROUND))
+                cost = self._cost(tuning) + self._cost(rounds, anew=True)
+            if cost <= max(self._left(), 0.0):  # what is done already fits into no time at all
                 return trials
         return 0
 
