@@ -1,12 +1,16 @@
 """Run directories: identity, resuming, locking, and nothing half-written that is trusted later."""
 
+import io
 import json
 import multiprocessing
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from reweigh.bench import runs
+from reweigh.bench.display import RunDisplay
+from reweigh.bench.executors import Failure
 from reweigh.bench.runs import Run, RunTakenError, Spec, load_runs
 
 
@@ -149,3 +153,25 @@ def test_a_directory_that_is_not_its_spec_is_left_out(tmp_path):
         writer.finish({})
     run.directory.rename(run.directory.with_name("somethingelse"))
     assert load_runs(tmp_path) == []
+
+
+def test_progress_counts_a_run_once(tmp_path, monkeypatch):
+    """A group that was interrupted is done again as a whole; the runs of it that are over are not to do."""
+    group, alone = [spec(seed=seed) for seed in range(4)], [spec(seed=4)]
+    for done in group[:3]:
+        with Run(done, tmp_path).open() as writer:
+            writer.finish({})
+    out = io.StringIO()
+    display = RunDisplay(Console(file=out, width=200), "m", tmp_path)
+    display.stage("comparison", [group, alone], 3)
+    assert out.getvalue() == "comparison: 2 runs, 3 already done\n"
+    monkeypatch.setattr("reweigh.bench.display._LINE_EVERY", -1.0)
+    display.update([(group, {"progress": 0.5})], 3)
+    assert "comparison: 3 of 5 runs done" in out.getvalue()
+
+
+def test_failures_are_told_as_they_are():
+    out = io.StringIO()
+    display = RunDisplay(Console(file=out, width=200), "m")
+    display.failed(Failure(spec=spec(cell="a[b]"), reason="Traceback\nKeyError: '[red]'"))
+    assert out.getvalue() == "failed a[b] · rgd · seed 0: KeyError: '[red]'\n"

@@ -27,12 +27,15 @@ def run_command(arguments: Sequence[str]) -> int:
 
             return launch(arguments, nproc)
         return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
-    except (ValueError, FileNotFoundError, ImportError) as error:
-        Console(stderr=True).print(f"reweigh: {error}", markup=False, highlight=False)
-        return 2
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted. The same command goes on from here.")
         return 130
+    except Exception as error:
+        said = _wrong_call(error)
+        if said is None:
+            raise
+        _plainly(Console(stderr=True), f"reweigh: {said}")
+        return 2
 
 
 _DESCRIPTION = "Train models that do not ignore their hard examples."
@@ -100,6 +103,8 @@ def run(
         if int(os.environ["RANK"]) > 0:
             return launch.follow(data_root)
     console = Console()
+    _check_methods(method)
+    _check_folder(runs_dir)
     options = experiment.Options(
         preset=preset,
         methods=method,
@@ -124,16 +129,16 @@ def run(
             console.print(f"tune: {asks} trials, which Optuna proposes one after the other")
         final = plan.comparison(asked, plan.as_written(asked))
         shown, words = listing.runs(tuning, final, len(plan.scale_controls(asked, final)))
-        console.print(shown)
+        listing.show(shown, console)
         console.print(words)
         return 0
-    with RunDisplay(console, asked.table.metric) as display:
+    with RunDisplay(console, asked.table.metric, runs_dir) as display:
         failures = experiment.run(asked, options, display)
     found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
-    if found:
+    if any(results.cells for results in found):  # a page that shows nothing must not replace one that does
         page = report.write(found, runs_dir / f"{recipe}.html")
         report.terminal(found, console)
-        console.print(f"Report: {page}")
+        _plainly(console, f"Report: {page}")
     if failures:
         console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
         return 1
@@ -194,6 +199,8 @@ def compare_command(
     """
     from reweigh.bench.compare import command
 
+    _check_methods(method)
+    _check_folder(runs_dir)
     question = command.question_of(
         source,
         target=target,
@@ -241,7 +248,7 @@ def report_command(
     runs_dir: Annotated[Path, Positional, arg(metavar="RUNS_DIR")],
     /,
     out: Annotated[Path | None, arg(aliases=["-o"])] = None,
-    preset: str = "cpu",
+    preset: Literal["smoke", "cpu", "paper"] = "cpu",
 ) -> int:
     """Make the report of the runs in a folder; nothing is trained.
 
@@ -260,6 +267,11 @@ def report_command(
     results = collect(runs_dir, preset=preset)
     if not results:
         raise ValueError(f"there are no runs in {runs_dir}.")
+    if not any(result.cells for result in results):
+        raise ValueError(
+            f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
+            "on from here."
+        )
     out = out or runs_dir / "report.html"
     formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
     if out.suffix in formats:
@@ -268,7 +280,7 @@ def report_command(
         report.write(results, out)
     console = Console()
     report.terminal(results, console)
-    console.print(f"Report: {out}")
+    _plainly(console, f"Report: {out}")
     return 0
 
 
@@ -283,9 +295,9 @@ def list_command(what: Positional[Literal["recipes", "methods", "data", "models"
 
     console = Console()
     if what == "methods":
-        console.print(listing.methods(console.width))
+        listing.show(listing.methods(console.width if console.is_terminal else None), console)
     else:
-        console.print({"recipes": listing.recipes, "data": listing.data, "models": listing.models}[what]())
+        listing.show({"recipes": listing.recipes, "data": listing.data, "models": listing.models}[what](), console)
     return 0
 
 
@@ -297,16 +309,74 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
         action: What to do; there is only get.
         name: Which data set; `reweigh list data` shows them.
     """
+    from rich.markup import escape
     from rich.progress import Progress
 
     from reweigh.bench import catalogue
 
     console = Console()
     with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task(f"getting {name}", total=None)
+        bar = progress.add_task(f"getting {escape(name)}", total=None)
         said = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))
-    console.print(said, highlight=False)
+    _plainly(console, said)
     return 0
+
+
+def _wrong_call(error: Exception) -> str | None:
+    """What to say of an error that the call, its input or this machine is the reason of; None for all others.
+
+    The others are mistakes of the program, whose traceback is wanted.
+    """
+    if isinstance(error, BrokenPipeError):  # nobody is left to be told
+        return None
+    if isinstance(error, OSError) and error.errno is not None:
+        return _about_path(error)
+    if isinstance(error, (ValueError, OSError, ImportError)):
+        return str(error)
+    from reweigh.bench.data import FetchError  # not at the top: it costs time that `--help` should not take
+
+    return str(error) if isinstance(error, FetchError) else None
+
+
+def _about_path(error: OSError) -> str:
+    """What the system refused to do with a file, in words. Of a renaming that failed the new name is the user's."""
+    path = error.filename if error.filename2 is None else error.filename2
+    if path is None:
+        return f"{error.strerror}."
+    folder = Path(os.fsdecode(path)).parent
+    if isinstance(error, FileNotFoundError) and not folder.exists():
+        return f"there is no folder {folder}. Make it, or give another one."
+    if isinstance(error, IsADirectoryError):
+        return f"{path} is a folder where a file is needed. Give the name of a file."
+    if isinstance(error, NotADirectoryError):
+        return f"{folder} is not a folder, and one is needed. Give another path."
+    return f"{path}: {error.strerror}."
+
+
+def _plainly(console: Console, text: str) -> None:
+    """Print a text as it is: brackets in a path are no markup, and a path that is cut in two cannot be copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_methods(texts: Sequence[str]) -> None:
+    """Refuse a text that is no method. A value of the wrong kind is a `TypeError` elsewhere; here it is a wrong call.
+
+    Only what the user wrote is looked at: a `TypeError` from anywhere else is a mistake of the program.
+    """
+    from reweigh.method import method
+
+    for text in texts:
+        try:
+            method(text)
+        except TypeError as error:
+            raise ValueError(f"`--method {text}`: {error}") from None
+
+
+def _check_folder(runs_dir: Path) -> None:
+    """Refuse a folder that cannot be: otherwise every run fails on its own."""
+    for place in (runs_dir, *runs_dir.parents):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"`--runs-dir` must be a folder, got {runs_dir}, and {place} is a file.")
 
 
 def _trials(text: str | None) -> int | None:

@@ -15,6 +15,9 @@ from reweigh.bench.plan import Question
 from reweigh.bench.recipes._table import Cell, Table
 from reweigh.bench.runs import Run, Spec
 
+#: The settings that say what is trained on what, by the names that recipes have for them.
+_SUBJECT = frozenset({"data", "text", "model"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -43,13 +46,16 @@ class Options:
 
 def question(recipe_name: str, options: Options) -> Question:
     """The recipe's question with the preset, the methods and the changed settings of this call."""
+    recipes.check(recipe_name)
     recipe: Any = recipes.load(recipe_name)
+    if options.seeds is not None and options.seeds < 1:
+        raise ValueError(f"`--seeds` must be at least 1, got {options.seeds}.")
     if options.preset not in recipe.PRESETS:
         raise ValueError(
             f"recipe {recipe_name!r} has no preset {options.preset!r}; it has {', '.join(recipe.PRESETS)}."
         )
-    settings = recipe.PRESETS[options.preset]
-    settings = dataclasses.replace(settings, **_changes(settings, options.changes))
+    preset = recipe.PRESETS[options.preset]
+    settings = dataclasses.replace(preset, **_changes(preset, options.changes))
     table: Table = recipe.table(options.preset)
     if options.methods:
         wanted = tuple(dict.fromkeys((plan.BASELINE, *options.methods)))
@@ -58,8 +64,7 @@ def question(recipe_name: str, options: Options) -> Question:
     changed = {name for name, _ in options.changes}
     cells = tuple(
         dataclasses.replace(
-            cell,
-            name=_name(cell, dict(options.changes)),
+            _renamed(cell, dict(options.changes), dataclasses.asdict(preset), dataclasses.asdict(settings)),
             settings={k: v for k, v in cell.settings.items() if k not in changed},
             methods=None if options.methods else cell.methods,
             seeds=cell.seeds if options.seeds is None else options.seeds,
@@ -132,12 +137,29 @@ def _columns(table: Table, only: tuple[str, ...]) -> list[Cell]:
     return [c for c in table.cells if not only or any(text.casefold() in c.name.casefold() for text in only)]
 
 
-def _name(cell: Cell, changes: Mapping[str, str]) -> str:
-    """The cell's name, unless it told a setting that was changed: then what is left of it, and the change."""
-    if not set(changes) & set(cell.settings):
-        return cell.name
-    left = [f"{name} {value}" for name, value in cell.settings.items() if name not in changes]
-    return ", ".join(left + [f"{name} {value}" for name, value in changes.items()])
+def _renamed(cell: Cell, changes: Mapping[str, str], before: Mapping[str, Any], after: Mapping[str, Any]) -> Cell:
+    """The cell under a name that is true of the changed settings; on other data or another model it has no figures.
+
+    `before` and `after` are the preset's settings without and with the changes.
+    """
+    was = {**before, **cell.settings}
+    altered = {name: value for name, value in changes.items() if was[name] != after[name]}
+    cell = dataclasses.replace(cell, name=_name(cell, changes, altered))
+    # What the paper reports, and what the data stands in for, was said of what the recipe chose.
+    return dataclasses.replace(cell, paper={}, stand_in=None) if altered.keys() & _SUBJECT else cell
+
+
+def _name(cell: Cell, changes: Mapping[str, str], altered: Mapping[str, str]) -> str:
+    """The cell's name, unless it told a setting that was changed: then what is left of it, and the change.
+
+    A name also tells what the cell leaves to the preset: what is trained on what, and anything at all where the cell
+    sets nothing itself. Other settings are in no name, and a run keeps the one it would be looked for under.
+    """
+    if set(changes) & set(cell.settings):
+        left = [f"{name} {value}" for name, value in cell.settings.items() if name not in changes]
+        return ", ".join(left + [f"{name} {value}" for name, value in changes.items()])
+    told = [f"{name} {value}" for name, value in altered.items() if name in _SUBJECT or not cell.settings]
+    return ", ".join([cell.name, *told])
 
 
 def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:

@@ -136,10 +136,9 @@ def of_runs(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
 
 def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that may stand in one table: those that agree in all settings that their cells leave open."""
-    known = {cell.name: cell for cell in table.cells}
     groups: dict[str, list[Run]] = collections.defaultdict(list)
     for run in runs:
-        groups[json.dumps(_open_settings(table, run, known.get(run.spec.cell)), sort_keys=True)].append(run)
+        groups[json.dumps(_open_settings(table, run, _cell_named(table, run.spec.cell)), sort_keys=True)].append(run)
     variants: list[tuple[dict[str, Any], list[Run]]] = []
     # Cells that leave most open say most about which variant they are of: they come first, then the larger groups.
     for text, members in sorted(groups.items(), key=lambda item: (-len(json.loads(item[0])), -len(item[1]))):
@@ -155,6 +154,12 @@ def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
     differing = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in variants}) > 1]
     named = {", ".join(f"{n}={settings.get(n)}" for n in differing): members for settings, members in variants}
     return dict(sorted(named.items()))
+
+
+def _cell_named(table: Table, name: str) -> Cell | None:
+    """The cell of this name, or the one whose name it goes on from with what `--set` changed."""
+    found = [cell for cell in table.cells if f"{name}, ".startswith(f"{cell.name}, ")]
+    return max(found, key=lambda cell: len(cell.name), default=None)
 
 
 def _open_settings(table: Table, run: Run, cell: Cell | None) -> dict[str, Any]:

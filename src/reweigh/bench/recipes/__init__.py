@@ -20,8 +20,16 @@ def load(name: str) -> ModuleType:
     """A recipe by name, or an error that suggests a near one."""
     if name in _ELSEWHERE:
         return importlib.import_module(_ELSEWHERE[name])
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names())}."
-        raise ValueError(f"there is no recipe named {name!r}. {hint}")
+    check(name)
     return importlib.import_module(f"reweigh.bench.recipes.{name}")
+
+
+def check(name: str) -> None:
+    """Refuse what `reweigh run` cannot run, with an error that suggests a near name."""
+    if name in names():
+        return
+    near = difflib.get_close_matches(name, names(), n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names())}."
+    if name in _ELSEWHERE:
+        hint = f"It is a command of its own: `reweigh {name}`."
+    raise ValueError(f"there is no recipe named {name!r}. {hint}")
