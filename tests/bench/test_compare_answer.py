@@ -1,6 +1,7 @@
 """The words of an answer follow from the numbers: runs that were never trained, with differences tests know."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -103,6 +104,71 @@ def test_equal_scores_on_every_split_are_no_precision(tmp_path):
     assert found.details[-1] == "Both score the same on every split: balanced accuracy cannot tell them apart here."
 
 
+def test_equal_differences_are_told_without_an_interval(tmp_path):
+    few = said(tmp_path / "few", {"rgd": 0.021}, sizes=(0.0,) * 4)
+    assert few.details == [
+        "mlp: no evidence that RGD (tau 3) changes balanced accuracy: +2.1 points, the same on each of 4 splits.",
+        "Equal differences have no interval, and fewer than six of them may be chance.",
+    ]
+    many = said(tmp_path / "many", {"rgd": 0.021}, sizes=(0.0,) * 8)
+    assert "improves balanced accuracy by 2.1 points, the same on each of 8 splits;" in many.details[0]
+    worse = said(tmp_path / "worse", {"rgd": -0.021}, sizes=(0.0,) * 8)
+    assert worse.details == ["mlp: RGD (tau 3) worsens balanced accuracy by 2.1 points, the same on each of 8 splits."]
+    shown = page.with_answer(gathered(tmp_path / "few", {"rgd": 0.021}, sizes=(0.0,) * 4), few)
+    assert "+2.1 on every split" in shown.extra[0].markup
+    assert "[+2.1, +2.1]" not in shown.extra[0].markup
+
+
+def test_a_split_without_a_metric_is_left_out_of_its_mean(tmp_path):
+    found = with_groups(tmp_path, {"mean": [[], [], []], "rgd": [[], [], []]}, auroc=(0.8, math.nan, 0.6))
+    (one,) = answer(found, metrics.CLASSIFICATION, ("no", "yes"), ()).models
+    for scores in one.scores.values():
+        (area,) = (score for score in scores if score.metric.key == "auroc")
+        assert area.mean == pytest.approx(0.7)
+
+
+def with_groups(root, scores, auroc=(0.8, 0.8, 0.8)):
+    """Results of splits whose scores are, for each row and split, those of all groups."""
+    columns = (Cell(name="mlp", settings={"model": "mlp"}),)
+    table = recipe.table(problem(), columns, ("mean", "rgd"), "rgd", BALANCED)
+    runs = []
+    for label, splits in scores.items():
+        for seed, groups in enumerate(splits):
+            spec = Spec(recipe="compare", cell="mlp", label=label, settings={"lr": 1.0}, method=label, seed=seed)
+            run = Run(spec, root)
+            value = 0.8 + (0.05 + NOISE[seed] if label == "rgd" else 0.0)
+            with run.open() as writer:
+                writer.record(
+                    record("balanced_accuracy", value, (0.9, math.nan))
+                    | {"test/group_score": groups, "test/auroc": auroc[seed]}
+                )
+                writer.finish({"seconds": 1.0})
+            runs.append(run)
+    return results.of_runs("compare", table, runs)
+
+
+def test_a_group_counts_in_the_splits_that_test_on_it(tmp_path):
+    nan = math.nan
+    found = with_groups(
+        tmp_path,
+        {
+            "mean": [[0.8, nan, nan, 0.0], [nan, 0.7, nan, nan], [0.8, 0.7, nan, nan]],
+            "rgd": [[0.9, nan, nan, 1.0], [nan, 0.7, nan, nan], [0.9, 0.8, nan, nan]],
+        },
+    )
+    words = answer(found, metrics.CLASSIFICATION, ("no", "yes"), ("a", "b", "untested", "once"))
+    (one,) = words.models
+    assert {part.name: (part.plain, part.ours) for part in one.groups} == {
+        "a": (0.8, 0.9),
+        "b": (0.7, pytest.approx(0.75)),
+        "once": (0.0, 1.0),
+    }
+    assert [part.name for part in one.classes] == ["no"]
+    assert "largest gain in group 'a' (+10.0)" in words.details[0], "one split says nothing about the group 'once'"
+    assert "nan" not in "".join(figure.markup for figure in page.with_answer(found, words).extra)
+    json.dumps(page.as_data(words, []), allow_nan=False)
+
+
 def test_harm_is_called_harm(tmp_path):
     found = said(tmp_path, {"rgd": -0.02})
     assert found.row == "mean"
@@ -166,4 +232,11 @@ def test_the_page_leads_with_the_answer_and_escapes_names(tmp_path):
     assert "Said for the test." in text
     assert "<b>yes</b>" not in text
     assert "calibration error" in text
-    json.dumps(page.as_data(words, []))
+    json.dumps(page.as_data(words, []), allow_nan=False)
+
+
+def test_numbers_that_are_none_are_null_for_scripts(tmp_path):
+    words = said(tmp_path, {"rgd": 0.021}, sizes=(0.0,) * 8)
+    apart = page.as_data(words, [])["models"][0]["scores"]["rgd"]["balanced_accuracy"]["difference"]
+    assert apart["effect"] is None
+    assert apart["mean"] == pytest.approx(0.021)

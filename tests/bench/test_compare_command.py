@@ -252,11 +252,6 @@ def test_other_methods_and_models_have_a_folder_of_their_own(table):
     assert command._identity(longer, "accuracy") == command._identity(asked[0], "accuracy")
 
 
-def test_json_has_no_word_for_numbers_that_are_none():
-    given = {"a": [1.0, float("nan")], "b": {"c": (float("inf"), "text", None, 2)}}
-    assert command._finite(given) == {"a": [1.0, None], "b": {"c": [None, "text", None, 2]}}
-
-
 def test_the_metric_that_is_judged_by_is_shown_first():
     scores = [Score(metric=metric, mean=0.5, difference=None) for metric in metrics.CLASSIFICATION]
     last = metrics.CLASSIFICATION[-1].name

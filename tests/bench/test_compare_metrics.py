@@ -35,7 +35,9 @@ def test_a_class_without_rows_is_left_out():
     found = metrics.classification(LOGITS, targets, 3)
     recall = sk.recall_score(targets, LOGITS.argmax(1), labels=[0, 1], average=None)
     assert found["balanced_accuracy"] == pytest.approx(recall.mean())
-    assert len(found["class_accuracy"]) == 3
+    assert found["class_accuracy"][:2] == pytest.approx(recall.tolist())
+    assert math.isnan(found["class_accuracy"][2]), "no row is not no hit"
+    assert found["worst_class"] == pytest.approx(recall.min())
     assert math.isfinite(found["auroc"])
     assert math.isnan(metrics.classification(LOGITS, np.zeros(200, int), 3)["auroc"])
 
@@ -54,7 +56,10 @@ def test_the_worst_tenth_by_hand():
 def test_groups_by_hand():
     found = metrics.by_group(np.array([1.0, 0.0, 1.0, 1.0]), np.array([0, 0, 2, 2]), worst=min)
     assert found["worst_group"] == 0.5  # the empty group 1 is no group
-    assert found["group_score"][2] == 1.0
+    assert found["group_score"] == pytest.approx([0.5, math.nan, 1.0], nan_ok=True)
+    numbers = metrics.regression(np.array([1.0, 5.0]), np.array([1.0, 2.0]), np.array([0, 2]), 4)
+    assert numbers["group_score"] == pytest.approx([0.0, math.nan, 3.0, math.nan], nan_ok=True)
+    assert numbers["worst_group"] == 3.0
 
 
 def test_regression_against_scikit_learn():

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from reweigh.bench.compare import boosters, hardest, metrics, recipe
+from reweigh.bench.compare import boosters, hardest, metrics, page, recipe
 from reweigh.bench.compare.model import Model, train_and_save
 from reweigh.bench.compare.problem import Question, deal, load, parts_of, with_test_rows
 from reweigh.bench.optimizers import Training
@@ -244,6 +244,36 @@ def test_the_hardest_rows_are_found_over_splits_and_explained(table, tmp_path):
     assert first["loss at 100%"] == pytest.approx(3.0)
     assert first["weight at 100%"] == pytest.approx(np.exp(2 / 3), abs=1e-3)  # clipped at tau = 2
     assert first["city"] == people()["city"][wrong]
+
+
+@pytest.mark.parametrize("test_file", [False, True])
+def test_hard_rows_have_the_numbers_of_the_users_file(tmp_path, test_file):
+    """Rows without a target are in the file and not among those that are learnt."""
+    frame = people(120).with_columns(old=pl.when(pl.int_range(120) % 3 > 0).then(pl.col("old")))
+    frame.write_csv(tmp_path / "people.csv")
+    given = {}
+    if test_file:
+        people(40).with_columns(old=pl.when(pl.int_range(40) > 9).then(pl.col("old"))).write_csv(tmp_path / "test.csv")
+        given["test"] = str(tmp_path / "test.csv")
+    problem = load(Question(source=str(tmp_path / "people.csv"), target="old", drop=("band", "score"), **given))
+    parts = parts_of(problem, 0)
+    wrong = int(parts.train[20])
+    losses = np.linspace(1.0, 0.05, 12)[:, None] * np.random.default_rng(0).uniform(0.8, 1.2, (12, len(parts.train)))
+    losses[:, parts.train == wrong] = 3.0
+    run = Run(Spec(recipe="compare", cell="mlp", label="mean", settings={}, method="mean", seed=0), tmp_path)
+    with run.open() as writer:
+        writer.array("loss_trajectory", losses.astype(np.float16))
+    ranking = hardest.write(problem, [run], tmp_path / "hardest.csv", weighed_by="rgd")
+    listed = pl.read_csv(tmp_path / "hardest.csv")
+    number = listed["row"][0]
+    assert number != wrong + 1, "the test needs a row below one without a target"
+    for row in listed.iter_rows(named=True):
+        own = frame.row(row["row"] - 1, named=True)
+        assert (own["age"], own["city"]) == (row["age"], row["city"])
+    shown = page._hardest(ranking, problem)
+    assert f'<th scope="row">{number}</th>' in shown.markup
+    if test_file:
+        assert [problem.row_name(i) for i in problem.test_rows] == list(range(11, 41)), "in the file of their own"
 
 
 def test_many_suspects_come_with_a_warning():

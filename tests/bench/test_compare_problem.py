@@ -72,6 +72,33 @@ def test_a_test_file_is_the_test_part(table, tmp_path):
         assert len(with_test_rows(problem, parts).train) == len(parts.train), "given test rows are never trained on"
 
 
+def test_rows_of_a_test_file_that_cannot_be_tested_on_are_told(table, tmp_path):
+    test = tmp_path / "test.csv"
+    labels = ["medium"] * 3 + ["HIGH"] + [None] * 2 + ["high"] * 10 + ["low"] * 24
+    people(40).with_columns(income=pl.Series(labels)).write_csv(test)
+    problem = load(Question(source=table, target="income", drop=("salary",), test=str(test)))
+    assert problem.notes[:2] == (
+        "4 of 40 rows of test.csv are dropped: their 'income' is no class of the training file ('HIGH', 'medium').",
+        "2 of 40 rows of test.csv have no 'income' and are dropped.",
+    )
+    assert len(parts_of(problem, 0).test) == 34
+    assert problem.rows == sum(problem.class_counts) == 234
+    trained = people()["income"].value_counts(name="count").rows()
+    assert dict(zip(problem.classes, problem.class_counts, strict=True)) == {
+        name: count + {"high": 10, "low": 24}[name] for name, count in trained
+    }
+
+
+@pytest.mark.parametrize(("target", "cells"), [("income", "medium"), ("salary", "a lot")])
+def test_a_test_file_without_a_usable_row_is_refused(table, tmp_path, target, cells):
+    test = tmp_path / "test.csv"
+    people(40).with_columns(pl.lit(cells).alias(target)).write_csv(test)
+    with pytest.raises(
+        TableError, match=rf"no row of the test file test.csv has a usable target '{target}': '{cells}'"
+    ):
+        load(Question(source=table, target=target, test=str(test)))
+
+
 def test_the_embedded_digits_have_a_long_tail_and_a_balanced_test_set():
     problem = load(Question())
     task, _ = deal(problem, parts_of(problem, 0))
@@ -129,6 +156,28 @@ def test_a_folder_of_images_is_split_anew_by_every_seed(photos):
     assert task.x_train.shape[1:] == (3, 8, 8)
     assert abs(float(task.x_train.mean())) < 1e-5
     assert pixels.transform(problem.images.x[parts.val]).equal(task.x_val)
+
+
+FOR_TABLES = {
+    "target": "y", "task": "binary", "categorical": ("x",), "drop": ("x",), "group": "g", "time": "t", "test": "t.csv"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOR_TABLES)
+@pytest.mark.parametrize("source", ["photos", "digits"])
+def test_options_that_mean_nothing_are_refused(photos, source, name):
+    where = str(photos) if source == "photos" else source
+    with pytest.raises(TableError, match=rf"^`--{name}` means nothing for .*Leave it out\."):
+        load(Question(source=where, **{name: FOR_TABLES[name]}))
+
+
+def test_every_option_that_means_nothing_is_named(photos, table):
+    with pytest.raises(TableError, match=r"^`--target`, `--group` mean nothing for the folder of images photos"):
+        load(Question(source=str(photos), target="y", group="g", image_size=8))
+    with pytest.raises(TableError, match=r"^`--target`, `--image-size` mean .*digits.*`reweigh compare FILE --target"):
+        load(Question(target="y", image_size=64))
+    with pytest.raises(TableError, match=r"^`--image-size` means nothing for a table"):
+        load(Question(source=table, target="income", image_size=64))
 
 
 def test_a_folder_with_given_parts_keeps_them(photos):

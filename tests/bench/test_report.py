@@ -472,6 +472,30 @@ def test_many_classes_are_shown_as_groups_in_the_order_of_their_counts(tmp_path:
     assert f"classes 1–3: baseline {100 * recorded[27:].mean():.1f} %" in text
 
 
+@pytest.mark.parametrize("classes", [3, 30])
+def test_a_class_that_a_test_part_lacks_does_not_count_as_missed(tmp_path: Path, use: Any, classes: int):
+    table = make_table(cells=(Cell(name="only", settings={}),), methods=("mean", "rgd"), controls=False)
+    lacks = [[math.nan, math.nan], [math.nan, 0.5], [0.9, 0.7]]  # of each class, the accuracies of two splits
+    lacks += [[0.9, 0.7]] * (classes - 3)
+    for label in ("mean", "rgd"):
+        for seed in range(2):
+            spec = Spec(recipe="made_up", cell="only", label=label, settings={"lr": 0.1}, method=label, seed=seed)
+            with Run(spec, tmp_path / "runs").open() as writer:
+                shown = {"val/accuracy": 0.8, "test/accuracy": 0.8, "test/class_accuracy": [own[seed] for own in lacks]}
+                writer.record({"epoch": 1, "progress": 1.0, **shown})
+                writer.finish({"seconds": 1.0, "finished": 1_700_000_000.0})
+    use(table)
+    page = page_of(collect(tmp_path / "runs"), tmp_path)
+    text = words(page)
+    if classes == 3:
+        assert "class 0: not tested" in text
+        assert "class 1: baseline 50.0 %, primary 50.0 %" in text
+        assert "class 2: baseline 80.0 %, primary 80.0 %" in text
+    else:
+        assert "classes 1–3: baseline 65.0 %, primary 65.0 %" in text  # of 50 and 80
+    assert not re.search(r"\bnan\b", page.partition("<script>")[0], re.IGNORECASE)
+
+
 def test_provenance_prefers_what_runs_recorded(found: list[Results], tmp_path: Path):
     text = words(page_of(found, tmp_path))
     assert "as of this page; the runs recorded none" in text

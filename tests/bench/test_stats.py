@@ -61,6 +61,23 @@ def test_identical_differences_are_no_certainty():
     assert two.conclusion() == "no evidence"
     assert six.conclusion() == "better"
     assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    assert two.constant
+    assert six.constant
+    assert not paired(*HAND).constant
+    assert not paired([2.0], [1.0]).constant, "one pair has no deviation"
+
+
+def test_identical_differences_are_told_without_an_interval():
+    six, split = paired([1.1] * 6, [1.0] * 6), resampled([1.1] * 4, [1.0] * 4, test_share=0.2)
+    assert six.verdict("rgd", "mean", "accuracy") == "rgd improves on mean in accuracy: +0.10 in every pair, n = 6."
+    assert split.verdict("rgd", "mean", "accuracy") == (
+        "No evidence of a difference in accuracy between rgd and mean: +0.10 in every pair, n = 4."
+    )
+
+
+def test_rounding_is_no_difference():
+    found = paired([0.8 + 1e-16] * 8, [0.8 - 1e-16] * 8)
+    assert (found.mean, found.p, found.conclusion()) == (0.0, 1.0, "no evidence")
 
 
 def test_one_pair_says_nothing():

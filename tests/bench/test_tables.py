@@ -608,7 +608,9 @@ def test_few_large_groups_are_in_every_part_and_many_small_ones_are_kept_whole()
         sides = [set(frame["patient"].gather(rows)) for rows in (parts.train, parts.val, parts.test)]
         assert sum(len(side) for side in sides) == len(set.union(*sides)) == 120
         assert [len(rows) for rows in (parts.train, parts.val, parts.test)] == [360, 120, 120]
-    assert "each is kept whole" in parts.notes[0]
+    assert parts.notes == ("'patient' has 120 groups: each is kept whole, so that none is on two sides of a split.",)
+    given = split(frame, schema, seed=0, test_rows=range(500, 600))
+    assert given.notes[0].startswith("'patient' has 100 groups"), "those that are dealt out"
     loose = split(frame, schema, seed=0, whole_groups=False)
     assert set(frame["patient"].gather(loose.train)) & set(frame["patient"].gather(loose.test))
 

@@ -49,6 +49,11 @@ class Difference:
         """The p-value the verdict rests on."""
         return self.p if self.primary or self.p_holm is None else self.p_holm
 
+    @property
+    def constant(self) -> bool:
+        """Whether every pair differs by the same: an interval of no width says nothing of how sure that is."""
+        return self.n > 1 and self.sd == 0.0
+
     def conclusion(self, *, smallest: bool = False) -> Conclusion:
         """What the numbers allow to say; with `smallest`, less is better."""
         if self.n < 2:
@@ -73,7 +78,7 @@ class Difference:
         if conclusion == "too few pairs":
             return f"One pair says nothing about {ours} against {baseline}: run more seeds."
         mean, low, high = (f"{value * scale:+.{digits}f}" for value in (self.mean, self.low, self.high))
-        span = f"{mean}{unit} [{low}, {high}], n = {self.n}"
+        span = f"{mean}{unit} {'in every pair' if self.constant else f'[{low}, {high}]'}, n = {self.n}"
         if conclusion == "no evidence":
             return f"No evidence of a difference in {metric} between {ours} and {baseline}: {span}."
         word = "improves on" if conclusion == "better" else "is worse than"
@@ -107,9 +112,11 @@ def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = 
     if n < 2:
         return Difference(n=n, mean=mean, sd=np.nan, low=-np.inf, high=np.inf, effect=np.nan, p=1.0, primary=primary)
     sd = float(differences.std(ddof=1))
-    if sd <= 1e-12 * float(np.abs(ours).max()):
+    rounding = 1e-12 * float(np.abs(ours).max())
+    if sd <= rounding:
         # Identical differences: the t statistic is 0/0 or infinite, and two equal pairs are no proof. What is left
-        # is the smallest p a sign-flip test can have.
+        # is the smallest p a sign-flip test can have, below 0.05 from six pairs on.
+        mean = 0.0 if abs(mean) <= rounding else mean
         p, effect = (1.0, np.nan) if mean == 0 else (2.0 ** (1 - n), float(np.copysign(np.inf, mean)))
         return Difference(n=n, mean=mean, sd=0.0, low=mean, high=mean, effect=effect, p=p, primary=primary)
     test: Any = stats.ttest_1samp(differences, 0.0)
@@ -151,7 +158,7 @@ def resampled(
     if not 0 < test_share < 1:
         raise ValueError(f"`test_share` must be a number in (0, 1), got {test_share!r}.")
     plain = paired(ours, baseline, primary=primary)
-    if plain.n < 2 or plain.sd == 0.0:
+    if plain.n < 2 or plain.constant:  # no factor widens an interval of no width
         return plain
     error = plain.sd * np.sqrt(1.0 / plain.n + test_share / (1.0 - test_share))
     width = float(stats.t.ppf(0.975, plain.n - 1)) * error

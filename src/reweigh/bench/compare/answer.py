@@ -161,8 +161,11 @@ def _scores(results: Results, cell: CellResults, metrics: Sequence[Metric]) -> d
     for metric in metrics:
         key = f"test/{metric.key}"
         values = {label: {seed: _value(o, key) for seed, o in row.outcomes.items()} for label, row in cell.rows.items()}
-        if all(math.isnan(v) for row in values.values() for v in row.values()):
+        # A split whose test part lacks a class has no AUROC under any row, and says nothing of it.
+        told = {seed for row in values.values() for seed, value in row.items() if not math.isnan(value)}
+        if not told:
             continue
+        values = {label: {seed: value for seed, value in row.items() if seed in told} for label, row in values.items()}
         differences = _against_plain(results, values)
         for label, own in values.items():
             found[label].append(Score(metric=metric, mean=_mean(list(own.values())), difference=differences.get(label)))
@@ -184,7 +187,7 @@ def _against_plain(results: Results, values: Mapping[str, Mapping[int, float]]) 
 
 
 def _parts(results: Results, cell: CellResults, label: str, key: str, names: Sequence[str]) -> list[Part]:
-    """The score of each class or group under plain training and under a row."""
+    """The score of each class or group under plain training and under a row, over the splits that tested on it."""
     if label not in cell.rows:
         return []
     ours, plain = cell.rows[label].outcomes, cell.rows[plan.BASELINE].outcomes
@@ -209,15 +212,13 @@ def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: 
     name, unit = row_name(label, cell.rows[label].method), unit_of(metric, _mean(cell.rows[label].values))
     conclusion = apart.conclusion(smallest=table.smallest)
     if conclusion == "no evidence":
-        amount = f"{unit.signed(apart.mean)}{unit.points} [{unit.value(apart.low)}, {unit.value(apart.high)}]"
-        return f"no evidence that {name} changes {metric.name}: {amount}, {apart.n} splits."
+        amount = _amount(apart, unit, unit.signed(apart.mean), apart.low, apart.high)
+        return f"no evidence that {name} changes {metric.name}: {amount}."
     # In the direction of better, whichever that is.
     sign = -1.0 if table.smallest else 1.0
     mean, (low, high) = sign * apart.mean, sorted((sign * apart.low, sign * apart.high))
     if conclusion == "worse":
-        amount = f"{unit.value(-mean)}{unit.points} [{unit.value(-high)}, {unit.value(-low)}]"
-        return f"{name} worsens {metric.name} by {amount}, {apart.n} splits."
-    amount = f"{unit.value(mean)}{unit.points} [{unit.value(low)}, {unit.value(high)}]"
+        return f"{name} worsens {metric.name} by {_amount(apart, unit, unit.value(-mean), -high, -low)}."
     unchanged = [
         s.metric.name
         for s in found.scores[found.chosen]
@@ -227,7 +228,7 @@ def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: 
         and s.difference.conclusion(smallest=s.metric.smallest) == "no evidence"
     ]
     said = [
-        f"{name} improves {metric.name} by {amount}, {apart.n} splits",
+        f"{name} improves {metric.name} by {_amount(apart, unit, unit.value(mean), low, high)}",
         _largest(found.classes, "class", smallest=False),
         _largest(found.groups, "group", smallest=table.smallest and not found.classes),
         f"no change seen in {' and '.join(unchanged)}" if unchanged else "",
@@ -235,12 +236,20 @@ def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: 
     return f"{'; '.join(filter(None, said))}."
 
 
+def _amount(apart: Difference, unit: Unit, mean: str, low: float, high: float) -> str:
+    """A difference with its interval; where all splits agree to the digit there is none, and that is said instead."""
+    if apart.constant:
+        return f"{mean}{unit.points}, the same on each of {apart.n} splits"
+    return f"{mean}{unit.points} [{unit.value(low)}, {unit.value(high)}], {apart.n} splits"
+
+
 def _judged_by(results: Results, metrics: Sequence[Metric]) -> Metric:
     return next(m for m in metrics if results.table.metric == f"test/{m.key}")
 
 
 def _largest(parts: Sequence[Part], what: str, *, smallest: bool) -> str:
-    """Where the gain is largest."""
+    """Where the gain is largest, among those that more than one split tested on."""
+    parts = [part for part in parts if part.difference is not None]
     if len(parts) < 2:
         return ""
     sign = -1.0 if smallest else 1.0
@@ -279,9 +288,12 @@ def _remarks(results: Results, best: ModelAnswer, metric: Metric) -> list[str]:
         ]
     if best.chosen != plan.BASELINE or best.primary is None or not math.isfinite(best.primary.low):
         return []
+    if best.primary.constant:
+        if best.primary.mean == 0:
+            return [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
+        few = best.primary.conclusion(smallest=metric.smallest) == "no evidence"
+        return ["Equal differences have no interval, and fewer than six of them may be chance."] if few else []
     width = (best.primary.high - best.primary.low) / 2
-    if width == 0:
-        return [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
     unit = unit_of(metric, width)
     return [
         f"Differences in {metric.name} below about {unit.value(width)}{unit.points} would not have been seen with "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -263,7 +262,7 @@ def _finish(
                 expected=_expected(said),
                 progress=lambda share: progress.update(bar, completed=share),
             )
-    write_atomically(root / "answer.json", json.dumps(_finite(page.as_data(said, caveats)), indent=1, allow_nan=False))
+    write_atomically(root / "answer.json", json.dumps(page.as_data(said, caveats), indent=1, allow_nan=False))
     _print(console, said, caveats, table.metric_name)
     flagged = {kind: len(ranking.of_kind(kind)) for kind in ("hard", "suspected label error")}
     if caution := hardest.caution(ranking):
@@ -279,15 +278,6 @@ def _finish(
         if path is not None:
             console.print(f"{what}: {escape(str(path))}", highlight=False, soft_wrap=True)
     return 130 if found.ended == "interrupted" else 0
-
-
-def _finite(value: Any) -> Any:
-    """Plain values with null where a number is NaN or infinite, for which JSON has no word."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _expected(said: Answer) -> dict[str, float]:

@@ -68,7 +68,7 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
     weights = _weights(weighed_by, losses[moments])
     found = {int(suspect.index): suspect for suspect in (ranking._row(int(i)) for i in worst)}  # pyright: ignore[reportPrivateUsage]
     table: dict[str, Any] = {
-        "row": _row_names(problem, worst),
+        "row": [problem.row_name(i) for i in worst],
         "kind": [found[i].kind for i in worst],
         "reason": [found[i].reason for i in worst],
         "score": [round(found[i].score, 4) for i in worst],
@@ -111,13 +111,6 @@ def _weights(text: str, losses: Array) -> Array:
         if seen.any() and not getattr(objective, "needs", ()):
             found[k, seen] = objective.weigh(row[seen].astype(np.float64), objective.init()).weights
     return found
-
-
-def _row_names(problem: Problem, rows: Sequence[int]) -> list[Any]:
-    """Files of images; otherwise the number of the row among those with a target, counted from 1."""
-    if problem.images is not None:
-        return [problem.images.files[i] for i in rows]
-    return [int(i) + 1 for i in rows]
 
 
 def _height(problem: Problem) -> int:

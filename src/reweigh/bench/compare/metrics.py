@@ -49,7 +49,7 @@ def classification(
 ) -> dict[str, Any]:
     """Scores of a classifier from its logits `(n, classes)`.
 
-    Classes without a test row have no accuracy, and metrics that need them are left out of the record's means.
+    A class without a test row has no accuracy (NaN), and counts neither for the balanced accuracy nor as the worst.
     """
     log_probabilities = special.log_softmax(logits.astype(np.float64), axis=1)
     probabilities = np.exp(log_probabilities)
@@ -57,7 +57,7 @@ def classification(
     predicted = logits.argmax(axis=1)
     right = (predicted == targets).astype(np.float64)
     counts = np.bincount(targets, minlength=classes)
-    per_class = np.bincount(targets, weights=right, minlength=classes) / np.maximum(counts, 1)
+    per_class = _means(np.bincount(targets, weights=right, minlength=classes), counts)
     present = counts > 0
     scores: dict[str, Any] = {
         "accuracy": float(right.mean()),
@@ -122,7 +122,12 @@ def worst_tenth(losses: Floats) -> float:
 
 
 def by_group(values: Floats, groups: Floats, n_groups: int = 0, *, worst: Any) -> dict[str, Any]:
-    """The mean of each group (in the order of its index) and the worst of them."""
+    """The mean of each group (in the order of its index; NaN for one without a row) and the worst of them."""
     counts = np.bincount(groups, minlength=n_groups)
-    means = np.bincount(groups, weights=values, minlength=n_groups) / np.maximum(counts, 1)
+    means = _means(np.bincount(groups, weights=values, minlength=n_groups), counts)
     return {"group_score": means.tolist(), "worst_group": float(worst(means[counts > 0]))}
+
+
+def _means(totals: Floats, counts: Floats) -> Floats:
+    """Totals by counts; NaN where nothing was counted, for a zero would be taken for the worst of scores."""
+    return np.divide(totals, counts, out=np.full(len(counts), np.nan), where=counts > 0)

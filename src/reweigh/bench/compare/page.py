@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from reweigh.bench.compare import hardest
 from reweigh.bench.compare.answer import Answer, ModelAnswer, Part, unit_of
 from reweigh.bench.compare.metrics import Metric
 from reweigh.bench.compare.problem import Problem
-from reweigh.bench.report.numbers import breakable, typeset
+from reweigh.bench.report.numbers import Unit, breakable, typeset
 from reweigh.bench.results import Figure, Results
+from reweigh.bench.stats import Difference
 from reweigh.bench.suspects import Ranking
 
 #: Rows of the hardest that the page shows; the file has more.
@@ -48,7 +50,11 @@ def write(shown: Results, path: Path) -> Path:
 
 
 def as_data(said: Answer, caveats: Sequence[str]) -> dict[str, Any]:
-    """The answer for scripts: plain values."""
+    """The answer for scripts: plain values, with None for what is no number, which JSON has no word for."""
+    return _plain(_as_data(said, caveats))
+
+
+def _as_data(said: Answer, caveats: Sequence[str]) -> dict[str, Any]:
     return {
         "headline": said.headline,
         "details": list(said.details),
@@ -75,6 +81,14 @@ def as_data(said: Answer, caveats: Sequence[str]) -> dict[str, Any]:
             for one in said.models
         ],
     }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _metrics(one: ModelAnswer) -> Figure:
@@ -107,8 +121,12 @@ def _cell(score: Any) -> Markup:
         return Markup("<td><b>{}</b></td>").format(unit.value(score.mean))
     tone = {"better": "good", "worse": "bad"}.get(d.conclusion(smallest=score.metric.smallest), "none")
     return Markup('<td class="{}"><b>{}</b><small class="difference">{} {}</small></td>').format(
-        tone, unit.value(score.mean), typeset(unit.signed(d.mean)), typeset(unit.interval(d))
+        tone, unit.value(score.mean), typeset(unit.signed(d.mean)), typeset(_interval(unit, d))
     )
+
+
+def _interval(unit: Unit, difference: Difference) -> str:
+    return "on every split" if difference.constant else unit.interval(difference)
 
 
 def _groups(one: ModelAnswer) -> list[Figure]:
@@ -124,21 +142,24 @@ def _groups(one: ModelAnswer) -> list[Figure]:
         Figure(
             title=f"Group by group, {one.model}",
             markup=str(table),
-            caption="Accuracy of each group (for numbers, the root mean squared error), mean over splits. The "
-            "intervals are not corrected for the number of groups.",
+            caption="Accuracy of each group (for numbers, the root mean squared error), mean over the splits that "
+            "tested on it. The intervals are not corrected for the number of groups.",
         )
     ]
 
 
 def _part(part: Part, metric: Metric) -> Markup:
     unit = unit_of(metric, part.plain)
-    apart = "–" if part.difference is None else f"{unit.signed(part.difference.mean)} {unit.interval(part.difference)}"
+    apart = (
+        "–" if part.difference is None else f"{unit.signed(part.difference.mean)} {_interval(unit, part.difference)}"
+    )
     return Markup('<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>').format(
         part.name, unit.value(part.plain), unit.value(part.ours), typeset(apart)
     )
 
 
 def _hardest(ranking: Ranking, problem: Problem) -> Figure:
+    counted = "" if problem.images is not None else "Rows are numbered as in the table, from 1 below its header. "
     kinds = {kind: len(ranking.of_kind(kind)) for kind in ("suspected label error", "hard")}
     rows = Markup("").join(_suspect(s, problem) for s in ranking[:_SHOWN] if s.kind not in ("ordinary", "never seen"))
     table = Markup(
@@ -149,14 +170,14 @@ def _hardest(ranking: Ranking, problem: Problem) -> Figure:
         title="The hardest rows",
         markup=str(table) if rows else "<p>No row stands out.</p>",
         caption=f"{kinds['suspected label error']} rows keep a loss far above their class through the later half of "
-        f"training: their label may be wrong. {kinds['hard']} are hard: their loss fell late, or went up and down. The "
-        f"file hardest.csv has more of them, with the course of loss and weight. {hardest.caution(ranking)}",
+        f"training: their label may be wrong. {kinds['hard']} are hard: their loss fell late, or went up and down. "
+        f"{counted}The file hardest.csv has more of them, with the course of loss and weight. "
+        f"{hardest.caution(ranking)}",
     )
 
 
 def _suspect(suspect: Any, problem: Problem) -> Markup:
-    name = problem.images.files[suspect.index] if problem.images is not None else suspect.index + 1
     label = "" if suspect.label is None else problem.classes[suspect.label]
     return Markup('<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>').format(
-        name, suspect.kind, label, escape(suspect.reason)
+        problem.row_name(suspect.index), suspect.kind, label, escape(suspect.reason)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from reweigh.bench import data, tables
 from reweigh.bench.compare import metrics
 from reweigh.bench.data import image_folder
 from reweigh.bench.seeds import Seeds
-from reweigh.bench.tables import Encoder, Schema, Split, TableError
+from reweigh.bench.tables import Encoder, Schema, Split, TableError, values
 from reweigh.bench.tables import named as named_tables
 from reweigh.bench.task import Task
 
@@ -31,6 +32,8 @@ _EMBEDDED_IMBALANCE = 20.0
 _TEST, _VAL = 0.2, 0.2
 #: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
 _LEFT_OUT = 0.1
+#: Options that say something of a table's columns and rows.
+_FOR_TABLES = ("target", "task", "categorical", "drop", "group", "time", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,8 @@ class Problem:
     """A question with its data read: what it is about, and where its rows are.
 
     `rows` counts rows with a target, `test_share` is the share of them that a split tests on, and `test_rows` are
-    the rows that every split tests on, where they are given. `imbalance` thins the classes of the training rows.
+    the rows that every split tests on, where they are given. `imbalance` thins the classes of the training rows, and
+    `positions` are the places in their file of the rows that were kept of it.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Problem:
     groups: tuple[str, ...] = ()
     imbalance: float = 1.0
     test_rows: Array | None = field(default=None, repr=False)
+    positions: Array | None = field(default=None, repr=False)
     frame: pl.DataFrame | None = field(default=None, repr=False)
     schema: Schema | None = field(default=None, repr=False)
     images: Images | None = field(default=None, repr=False)
@@ -108,6 +113,15 @@ class Problem:
     def in_time(self) -> bool:
         """Whether rows are cut by a time column, at the same places for every seed."""
         return self.schema is not None and self.schema.time is not None
+
+    def row_name(self, row: int) -> str | int:
+        """What a person finds a row by: the file of an image, or the number in the file it came from, from 1.
+
+        Rows of a file of its own to test on are numbered in that file; none of them is ever trained on or ranked.
+        """
+        if self.images is not None:
+            return self.images.files[row]
+        return int(row if self.positions is None else self.positions[row]) + 1
 
     @property
     def labels(self) -> Array | None:
@@ -150,9 +164,22 @@ def load(question: Question) -> Problem:
     """Read the data of a question; a process reads it once."""
     path = Path(question.source)
     if path.is_dir():
+        _refuse(
+            question,
+            _FOR_TABLES,
+            f"the folder of images {path.name}, whose classes are the names of its folders",
+            " Images to test on go into a folder test/ beside train/." if question.test else "",
+        )
         return _image_folder(path, question)
     if not path.exists() and question.source == EMBEDDED:
+        _refuse(
+            question,
+            (*_FOR_TABLES, "image_size"),
+            "the embedded digits",
+            " To ask about a table, name its file: `reweigh compare FILE --target COLUMN`.",
+        )
         return _digits()
+    _refuse(question, ("image_size",), "a table", "")
     if not path.exists() and question.source in named_tables.names():
         found = named_tables.load(question.source, download=True)
         test_rows = None if found.test_rows is None else np.asarray(found.test_rows)
@@ -260,6 +287,18 @@ def _scorer(
     return score
 
 
+def _refuse(question: Question, names: Sequence[str], source: str, hint: str) -> None:
+    """Options that mean nothing for a source are told: who gave one believes that it did something."""
+    usual = Question()
+    given = [f"`--{name.replace('_', '-')}`" for name in names if getattr(question, name) != getattr(usual, name)]
+    if given:
+        several = len(given) > 1
+        raise TableError(
+            f"{', '.join(given)} {'mean' if several else 'means'} nothing for {source}. "
+            f"Leave {'them' if several else 'it'} out.{hint}"
+        )
+
+
 def _table(
     question: Question, frame: pl.DataFrame, target: str, test_rows: Array | None, notes: tuple[str, ...]
 ) -> Problem:
@@ -272,13 +311,20 @@ def _table(
         group=question.group or None,
         time=question.time or None,
     )
+    height = frame.height
     if question.test:
         frame, test_rows = tables.append(frame, tables.read(Path(question.test)), schema)
+        notes = (*notes, *_dropped(schema, frame[height:], Path(question.test).name))
+    labels = schema.labels(frame)
+    kept = np.flatnonzero(labels.is_not_null().to_numpy())
     labelled = schema.labelled(frame)
-    if test_rows is not None and labelled.height != frame.height:
-        kept = np.flatnonzero(schema.labels(frame).is_not_null().to_numpy())
+    if test_rows is not None:
         test_rows = np.flatnonzero(np.isin(kept, test_rows))
     share = _TEST if test_rows is None else len(test_rows) / labelled.height
+    # Of all rows that are used, those of a test file among them; the schema has seen the training file alone.
+    counts: list[int] = []
+    if schema.task != "regression":
+        counts = np.bincount(labels.drop_nulls().to_numpy(), minlength=len(schema.classes)).tolist()
     groups = () if schema.group is None else _names(labelled.get_column(schema.group)).unique().sort().to_list()
     if schema.time is not None:
         notes = (*notes, "Every split tests on the same rows, and leaves out another tenth of those to train on.")
@@ -288,7 +334,7 @@ def _table(
         name=Path(question.source).name,
         kind=schema.task,
         classes=schema.classes,
-        class_counts=schema.class_counts,
+        class_counts=tuple(counts),
         groups=tuple(groups),
         rows=labelled.height,
         notes=(*notes, *schema.notes),
@@ -296,7 +342,30 @@ def _table(
         frame=labelled,
         schema=schema,
         test_rows=test_rows,
+        positions=np.where(kept < height, kept, kept - height),
     )
+
+
+def _dropped(schema: Schema, test: pl.DataFrame, name: str) -> list[str]:
+    """What to say of the rows of a test file that cannot be tested on; it is refused if none can."""
+    cells, unusable = test.get_column(schema.target), schema.labels(test).is_null()
+    foreign = cells.filter(unusable).drop_nulls()
+    missing, examples = cells.null_count(), tables.listed(values.words(foreign).unique().sort().to_list())
+    what = "no number" if schema.task == "regression" else "no class of the training file"
+    target = tables.quoted(schema.target)
+    if unusable.all():
+        seen = f": {examples}" if len(foreign) else ""
+        raise TableError(
+            f"no row of the test file {name} has a usable target {target}{seen}. Write it as in the training file."
+        )
+    notes: list[str] = []
+    if len(foreign):
+        notes.append(
+            f"{len(foreign)} of {test.height} rows of {name} are dropped: their {target} is {what} ({examples})."
+        )
+    if missing:
+        notes.append(f"{missing} of {test.height} rows of {name} have no {target} and are dropped.")
+    return notes
 
 
 def _names(cells: pl.Series) -> pl.Series:

@@ -46,7 +46,7 @@ def classes(results: Results) -> list[ClassPanel]:
         plain, ours = cell.rows.get(plan.BASELINE), cell.rows.get(results.table.primary)
         if plain and ours and _recorded(plain) and _recorded(ours):
             found[cell.cell.name] = _accuracies(plain, ours)
-    values = [value for lines in found.values() for _, *both in lines for value in both]
+    values = [value for lines in found.values() for _, *both in lines for value in both if math.isfinite(value)]
     # Whole tens of percent around all values.
     low = math.floor(10 * min(values, default=0.0) + 1e-9) / 10
     scale = Scale(low, max(math.ceil(10 * max(values, default=1.0) - 1e-9) / 10, low + 0.1), 2, 98)
@@ -63,7 +63,7 @@ def _recorded(row: Row) -> bool:
 def _accuracies(plain: Row, ours: Row) -> list[tuple[str, float, float]]:
     """Name, baseline and primary accuracy of each class, or of groups of neighbours where classes are many."""
     first = next(iter(plain.outcomes.values()))
-    base, primary = (np.mean([o.records[o.chosen][_METRIC] for o in row.outcomes.values()], 0) for row in (plain, ours))
+    base, primary = (_mean([o.records[o.chosen][_METRIC] for o in row.outcomes.values()]) for row in (plain, ours))
     order = _head_to_tail(first, len(base))
     names = _recorded_list(first, "class_names") or [f"class {i}" for i in range(len(base))]
     if len(order) <= _MOST_CLASSES:
@@ -71,9 +71,17 @@ def _accuracies(plain: Row, ours: Row) -> list[tuple[str, float, float]]:
     parts = np.array_split(np.asarray(order), _GROUPS)
     places = np.cumsum([0, *map(len, parts)])
     return [
-        (f"classes {places[k] + 1}–{places[k + 1]}", float(base[part].mean()), float(primary[part].mean()))
+        (f"classes {places[k] + 1}–{places[k + 1]}", float(_mean(base[part])), float(_mean(primary[part])))
         for k, part in enumerate(parts)
     ]
+
+
+def _mean(values: Any) -> np.ndarray[Any, Any]:
+    """The mean along the first axis without the classes that a test part lacks (NaN); NaN where all parts do."""
+    array = np.asarray(values, dtype=np.float64)
+    there = np.isfinite(array)
+    count = np.asarray(there.sum(0))
+    return np.divide(np.where(there, array, 0.0).sum(0), count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 def _head_to_tail(outcome: Outcome, count: int) -> list[int]:
@@ -87,20 +95,27 @@ def _recorded_list(outcome: Outcome, name: str) -> list[Any] | None:
 
 
 def _line(name: str, base: float, primary: float, scale: Scale) -> ClassLine:
-    left, right = f"{100 * base:.1f}", f"{100 * primary:.1f}"
-    at = [f"{scale(value):.2f}%" for value in (base, primary)]
+    left, right = (f"{100 * value:.1f}" if math.isfinite(value) else "–" for value in (base, primary))
+    known = math.isfinite(base + primary)  # a class that no test part has is a line without dots
     mark = element(
         "svg",
-        element("title", f"{name}: baseline {left} %, primary {right} %"),
+        element("title", f"{name}: baseline {left} %, primary {right} %" if known else f"{name}: not tested"),
         element("line", class_="grid", x1="2%", x2="98%", y1=9, y2=9),
-        element("line", class_="link " + ("primary" if primary >= base else "loss"), x1=at[0], x2=at[1], y1=9, y2=9),
-        element("circle", class_="dot hollow baseline", cx=at[0], cy=9, r=4),
-        element("circle", class_="dot primary", cx=at[1], cy=9, r=4),
+        *(_dots(base, primary, scale) if known else ()),
         class_="mark",
         height=18,
         role="img",
     )
     return ClassLine(name=name, mark=mark, baseline=left, primary=right)
+
+
+def _dots(base: float, primary: float, scale: Scale) -> list[Markup]:
+    at = [f"{scale(value):.2f}%" for value in (base, primary)]
+    return [
+        element("line", class_="link " + ("primary" if primary >= base else "loss"), x1=at[0], x2=at[1], y1=9, y2=9),
+        element("circle", class_="dot hollow baseline", cx=at[0], cy=9, r=4),
+        element("circle", class_="dot primary", cx=at[1], cy=9, r=4),
+    ]
 
 
 def _axis(scale: Scale) -> Markup:

@@ -83,18 +83,20 @@ def split(
         raise ValueError(f"`test` and `val` must leave rows for training, got {test} and {val}.")
     dealer = _Dealer(frame, schema, seed, whole_groups)
     if test_rows is None:
-        rest, held, _ = dealer.hold_out(np.arange(frame.height), test, "test")
+        dealt = np.arange(frame.height)
+        rest, held = dealer.hold_out(dealt, test, "test")
     else:
         is_test = np.zeros(frame.height, dtype=bool)
         is_test[test_rows] = True
         rest, held = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    train, rest, notes = dealer.hold_out(rest, val / (1 - test), "val")
+        dealt = rest
+    train, rest = dealer.hold_out(rest, val / (1 - test), "val")
     for part, rows in (("training", train), ("validation", rest), ("test", held)):
         if not len(rows):
             raise TableError(f"the {part} part has no rows. Give a larger table, or another split.")
     if schema.task != "regression" and len(np.unique(dealer.strata[train])) < 2:
         raise TableError("the training part has one class only. Give a larger table, or another split.")
-    return Split(train, rest, held, notes)
+    return Split(train, rest, held, dealer.notes(dealt))
 
 
 def append(frame: pl.DataFrame, test: pl.DataFrame, schema: Schema | None = None) -> tuple[pl.DataFrame, Array]:
@@ -169,8 +171,20 @@ class _Dealer:
         self.groups = None if schema.group is None else _group_indices(frame, schema.group)
         self.whole = self.groups is not None and _keeps_whole(self.groups, whole_groups)
 
-    def hold_out(self, rows: Array, fraction: float, stream: str) -> tuple[Array, Array, tuple[str, ...]]:
-        """Some rows in two parts, the second with about this share of them, and what to say of it."""
+    def notes(self, rows: Array) -> tuple[str, ...]:
+        """What to say of how these rows, all that are dealt out, came into their parts."""
+        if self.moments is not None:
+            absent = int(np.isneginf(self.moments[rows]).sum())
+            return (f"{absent} rows have no {quoted(self.schema.time)} and count as the earliest.",) if absent else ()
+        if self.groups is None or not self.whole:
+            return ()
+        return (
+            f"{quoted(self.schema.group)} has {len(np.unique(self.groups[rows]))} groups: each is kept whole, so that "
+            "none is on two sides of a split.",
+        )
+
+    def hold_out(self, rows: Array, fraction: float, stream: str) -> tuple[Array, Array]:
+        """Some rows in two parts, the second with about this share of them."""
         if self.moments is not None:
             return _latest(self.moments[rows], rows, fraction, str(self.schema.time))
         rng = _rng(self.seed, stream)
@@ -181,7 +195,7 @@ class _Dealer:
                 return _by_group(groups, rows, fraction, rng, str(self.schema.group))
             strata = strata * (int(self.groups.max()) + 1) + groups
         stay, held = data.split(strata, fraction, rng)
-        return rows[stay], rows[held], ()
+        return rows[stay], rows[held]
 
 
 def _rng(seed: int, stream: str) -> np.random.Generator:
@@ -202,9 +216,7 @@ def _keeps_whole(groups: Array, asked: bool | None) -> bool:
     return number > _FEW_GROUPS or len(groups) / number < _ROWS_A_GROUP
 
 
-def _by_group(
-    groups: Array, rows: Array, fraction: float, rng: np.random.Generator, name: str
-) -> tuple[Array, Array, tuple[str, ...]]:
+def _by_group(groups: Array, rows: Array, fraction: float, rng: np.random.Generator, name: str) -> tuple[Array, Array]:
     """Whole groups in random order until the share is reached; at least one stays and one is held out."""
     present, sizes = np.unique(groups, return_counts=True)
     if len(present) < 2:
@@ -213,8 +225,7 @@ def _by_group(
     before = np.cumsum(sizes[order]) - sizes[order]
     number = int(np.clip((before + sizes[order] / 2 < fraction * len(rows)).sum(), 1, len(present) - 1))
     is_held = np.isin(groups, present[order[:number]])
-    note = f"{quoted(name)} has {len(present)} groups: each is kept whole, so that none is on two sides of a split."
-    return rows[~is_held], rows[is_held], (note,)
+    return rows[~is_held], rows[is_held]
 
 
 def _moments(frame: pl.DataFrame, schema: Schema) -> Array:
@@ -225,7 +236,7 @@ def _moments(frame: pl.DataFrame, schema: Schema) -> Array:
     return read.fill_null(-np.inf).to_numpy()  # without a moment: with the earliest, never in the test part
 
 
-def _latest(moments: Array, rows: Array, fraction: float, name: str) -> tuple[Array, Array, tuple[str, ...]]:
+def _latest(moments: Array, rows: Array, fraction: float, name: str) -> tuple[Array, Array]:
     """Cut at the moment that leaves a share nearest to the one asked for after it."""
     distinct = np.unique(moments)
     if len(distinct) < 2:
@@ -235,9 +246,7 @@ def _latest(moments: Array, rows: Array, fraction: float, name: str) -> tuple[Ar
     after = np.array([1.0 - np.searchsorted(np.sort(moments), distinct[1:]) / len(moments)]).ravel()
     cut = distinct[1:][np.argmin(np.abs(after - fraction))]
     is_held = moments >= cut
-    absent = int(np.isneginf(moments).sum())
-    notes = (f"{absent} rows have no {quoted(name)} and count as the earliest.",) if absent else ()
-    return rows[~is_held], rows[is_held], notes
+    return rows[~is_held], rows[is_held]
 
 
 def _joined(above: pl.Series, below: pl.Series) -> pl.Series:
