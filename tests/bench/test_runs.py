@@ -1,5 +1,6 @@
 """Run directories: identity, resuming, locking, and nothing half-written that is trusted later."""
 
+import concurrent.futures
 import io
 import json
 import multiprocessing
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reweigh.bench import runs
+from reweigh.bench import executors, runs
 from reweigh.bench.display import RunDisplay
 from reweigh.bench.executors import Failure
 from reweigh.bench.runs import Run, RunTakenError, Spec, load_runs
@@ -161,13 +162,22 @@ def test_progress_counts_a_run_once(tmp_path, monkeypatch):
     for done in group[:3]:
         with Run(done, tmp_path).open() as writer:
             writer.finish({})
+    monkeypatch.setattr(executors, "grouped", lambda specs, jobs: [group, alone])
     out = io.StringIO()
-    display = RunDisplay(Console(file=out, width=200), "m", tmp_path)
-    display.stage("comparison", [group, alone], 3)
+    display = RunDisplay(Console(file=out, width=200), "m")
+    executors.execute([*group, *alone], tmp_path, workers=Instantly(), display=display, title="comparison")
     assert out.getvalue() == "comparison: 2 runs, 3 already done\n"
-    monkeypatch.setattr("reweigh.bench.display._LINE_EVERY", -1.0)
-    display.update([(group, {"progress": 0.5})], 3)
-    assert "comparison: 3 of 5 runs done" in out.getvalue()
+
+
+class Instantly:
+    """A crew that has done every group when it is asked."""
+
+    jobs = 1
+
+    def submit(self, group, root):
+        answer = concurrent.futures.Future()
+        answer.set_result([])
+        return answer
 
 
 def test_failures_are_told_as_they_are():

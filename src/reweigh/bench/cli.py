@@ -14,6 +14,8 @@ from rich.console import Console
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
+from reweigh.bench.wrong_calls import check_folder, check_methods, wrong_call
+
 app = SubcommandApp()
 
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
@@ -31,7 +33,7 @@ def run_command(arguments: Sequence[str]) -> int:
         Console(stderr=True).print("Interrupted. The same command goes on from here.")
         return 130
     except Exception as error:
-        said = _wrong_call(error)
+        said = wrong_call(error)
         if said is None:
             raise
         _plainly(Console(stderr=True), f"reweigh: {said}")
@@ -103,8 +105,8 @@ def run(
         if int(os.environ["RANK"]) > 0:
             return launch.follow(data_root)
     console = Console()
-    _check_methods(method)
-    _check_folder(runs_dir)
+    check_methods(method)
+    check_folder(runs_dir)
     options = experiment.Options(
         preset=preset,
         methods=method,
@@ -132,7 +134,7 @@ def run(
         listing.show(shown, console)
         console.print(words)
         return 0
-    with RunDisplay(console, asked.table.metric, runs_dir) as display:
+    with RunDisplay(console, asked.table.metric) as display:
         failures = experiment.run(asked, options, display)
     found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
     if any(results.cells for results in found):  # a page that shows nothing must not replace one that does
@@ -199,8 +201,8 @@ def compare_command(
     """
     from reweigh.bench.compare import command
 
-    _check_methods(method)
-    _check_folder(runs_dir)
+    check_methods(method)
+    check_folder(runs_dir)
     question = command.question_of(
         source,
         target=target,
@@ -322,61 +324,9 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
     return 0
 
 
-def _wrong_call(error: Exception) -> str | None:
-    """What to say of an error that the call, its input or this machine is the reason of; None for all others.
-
-    The others are mistakes of the program, whose traceback is wanted.
-    """
-    if isinstance(error, BrokenPipeError):  # nobody is left to be told
-        return None
-    if isinstance(error, OSError) and error.errno is not None:
-        return _about_path(error)
-    if isinstance(error, (ValueError, OSError, ImportError)):
-        return str(error)
-    from reweigh.bench.data import FetchError  # not at the top: it costs time that `--help` should not take
-
-    return str(error) if isinstance(error, FetchError) else None
-
-
-def _about_path(error: OSError) -> str:
-    """What the system refused to do with a file, in words. Of a renaming that failed the new name is the user's."""
-    path = error.filename if error.filename2 is None else error.filename2
-    if path is None:
-        return f"{error.strerror}."
-    folder = Path(os.fsdecode(path)).parent
-    if isinstance(error, FileNotFoundError) and not folder.exists():
-        return f"there is no folder {folder}. Make it, or give another one."
-    if isinstance(error, IsADirectoryError):
-        return f"{path} is a folder where a file is needed. Give the name of a file."
-    if isinstance(error, NotADirectoryError):
-        return f"{folder} is not a folder, and one is needed. Give another path."
-    return f"{path}: {error.strerror}."
-
-
 def _plainly(console: Console, text: str) -> None:
     """Print a text as it is: brackets in a path are no markup, and a path that is cut in two cannot be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_methods(texts: Sequence[str]) -> None:
-    """Refuse a text that is no method. A value of the wrong kind is a `TypeError` elsewhere; here it is a wrong call.
-
-    Only what the user wrote is looked at: a `TypeError` from anywhere else is a mistake of the program.
-    """
-    from reweigh.method import method
-
-    for text in texts:
-        try:
-            method(text)
-        except TypeError as error:
-            raise ValueError(f"`--method {text}`: {error}") from None
-
-
-def _check_folder(runs_dir: Path) -> None:
-    """Refuse a folder that cannot be: otherwise every run fails on its own."""
-    for place in (runs_dir, *runs_dir.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"`--runs-dir` must be a folder, got {runs_dir}, and {place} is a file.")
 
 
 def _trials(text: str | None) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,34 +12,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from reweigh.bench.executors import Failure
-from reweigh.bench.runs import Record, Run, Spec
+from reweigh.bench.runs import Record, Spec
 
 #: Seconds between two plain lines when output is not a terminal.
 _LINE_EVERY = 30.0
 
 
 class RunDisplay:
-    """Shows the stages of an experiment as they go.
+    """Shows the stages of an experiment as they go."""
 
-    Parameters
-    ----------
-    console
-        Where to.
-    metric
-        The recorded number that is shown beside a run.
-    root
-        The folder of runs. A group of runs is done as a whole, although some of it may be over; with the folder those
-        are not counted as still to do.
-    """
-
-    def __init__(self, console: Console, metric: str, root: Path | None = None) -> None:
+    def __init__(self, console: Console, metric: str) -> None:
         self.console = console
         self.metric = metric
-        self.root = root
         self._live: Live | None = None
         self._title = ""
         self._total = self._before = 0
-        self._over: frozenset[str] = frozenset()
         self._started = self._said = time.monotonic()
 
     def __enter__(self) -> RunDisplay:
@@ -55,10 +41,7 @@ class RunDisplay:
 
     def stage(self, title: str, groups: Sequence[Sequence[Spec]], finished: int) -> None:
         """Announce a stage."""
-        self._over = frozenset(
-            spec.id for group in groups for spec in group if self.root is not None and Run(spec, self.root).over
-        )
-        to_do = sum(self._left(group) for group in groups)
+        to_do = sum(len(group) for group in groups)
         self._title, self._total, self._before = title, to_do + finished, finished
         self._started = self._said = time.monotonic()
         done = f", {finished} already done" if finished else ""
@@ -67,9 +50,7 @@ class RunDisplay:
     def update(self, running: Sequence[tuple[Sequence[Spec], Record | None]], finished: int) -> None:
         """Draw the live table, or print a line now and then."""
         share = finished + sum(
-            self._left(group) * float(record["progress"])
-            for group, record in running
-            if record and "progress" in record
+            len(group) * float(record["progress"]) for group, record in running if record and "progress" in record
         )
         left = self._remaining(share)
         if self._live is not None:
@@ -84,10 +65,6 @@ class RunDisplay:
         spec = failure.spec
         said = escape(f"{spec.cell} · {spec.label} · seed {spec.seed}: {last}")
         self.console.print(f"[red]failed[/red] {said}", highlight=False, markup=True)
-
-    def _left(self, group: Sequence[Spec]) -> int:
-        """How many runs of a group were not over when the stage began."""
-        return sum(spec.id not in self._over for spec in group)
 
     def _remaining(self, share: float) -> str:
         gained = share - self._before

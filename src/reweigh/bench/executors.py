@@ -163,8 +163,14 @@ def execute(
     Runs that another command is working on are waited for, and taken over if it dies: what follows may depend on them.
     At the `deadline`, a moment of `time.monotonic`, an `OutOfTimeError` leaves the rest undone.
     """
-    groups = [g for g in grouped(specs, workers.jobs) if not _done(g, root)]
-    display.stage(title, groups, sum(Run(s, root).over for s in specs))
+    over = {s.id for s in specs if Run(s, root).over}
+
+    def to_do(group: list[Spec]) -> list[Spec]:
+        return [s for s in group if s.id not in over]
+
+    groups = [g for g in grouped(specs, workers.jobs) if to_do(g)]
+    # A group is done as a whole, although some of it may be over; those runs are not shown as still to do.
+    display.stage(title, [to_do(g) for g in groups], len(over))
     failures: list[Failure] = []
     waiting = {workers.submit(g, root): g for g in groups}
     taken: list[list[Spec]] = []
@@ -192,7 +198,7 @@ def execute(
         running = [g for future, g in waiting.items() if future.running()] or list(waiting.values())
         running += taken
         display.update(
-            [(g, _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).over for s in specs)
+            [(to_do(g), _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).over for s in specs)
         )
     return failures
 

@@ -74,7 +74,7 @@ def compare(asked: Asked, console: Console) -> int:
         if said is not None:
             console.print(f"[bold]so far:[/bold] {escape(said.details[0])}", highlight=False)
 
-    with RunDisplay(console, table.metric, root) as display:
+    with RunDisplay(console, table.metric) as display:
         found = search(question, root, jobs=asked.jobs, budget=asked.budget, display=display, tell=tell)
     gathered = _note(root, table, found, facts)
     return _finish(console, problem, root, table, found, gathered, _answer(gathered, facts))
