@@ -15,7 +15,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow test-tensorflow test-ray lint format docs bench clean
+.PHONY: help demo test test-fast test-slow test-tensorflow test-ray lint format pins docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -26,14 +26,14 @@ $(STAMPS)/torch: constraints.txt
 	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/demo: $(STAMPS)/torch pyproject.toml
+$(STAMPS)/demo: $(STAMPS)/torch pyproject.toml constraints-dev.txt
 	@echo "==> installing reweigh with what the demo needs (once)"
-	@$(PIP) -e '.[bench]'
+	@$(PIP) -c constraints-dev.txt -e '.[bench]'
 	@touch $@
 
-$(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
+$(STAMPS)/dev: $(STAMPS)/torch pyproject.toml constraints-dev.txt
 	@echo "==> installing reweigh with its development tools (once)"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) -c constraints-dev.txt -e '.[dev]'
 	@touch $@ $(STAMPS)/demo
 
 demo: $(STAMPS)/demo ## does re-weighting help on embedded real data? progress, a verdict, a report; under two minutes
@@ -70,12 +70,18 @@ $(RAY)/stamps/ready: pyproject.toml constraints.txt
 	@mkdir -p $(RAY)/stamps && touch $@
 
 test-ray: $(RAY)/stamps/ready ## test runs on a Ray cluster, in an environment of its own
-	$(RAY)/bin/python -m pytest tests/bench/scale/test_ray.py
+	$(RAY)/bin/python -m pytest tests/bench/lab/test_ray.py
 
 lint: $(STAMPS)/dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# The newest of everything that pyproject.toml admits; run the tests before you commit the result.
+pins: $(STAMPS)/torch ## take the newest releases into the development environment, and write their versions down
+	@$(PIP) --upgrade --upgrade-strategy eager -e '.[dev]'
+	@(sed '/^[^#]/,$$d' constraints-dev.txt; $(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==') > constraints-dev.tmp
+	@mv constraints-dev.tmp constraints-dev.txt && touch $(STAMPS)/dev $(STAMPS)/demo
 
 format: $(STAMPS)/dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

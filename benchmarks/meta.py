@@ -26,10 +26,9 @@ from torch import Tensor, nn
 
 import reweigh
 from reweigh.bench import models
-from reweigh.bench.algorithms import meta
-from reweigh.bench.algorithms.meta import MAML, Algorithm, Episodes
-from reweigh.bench.algorithms.meta._base import squared_error
 from reweigh.bench.recipes import sinusoid
+from reweigh.bench.recipes.algorithms import meta
+from reweigh.bench.recipes.algorithms.meta import MAML, Algorithm, Episodes, squared_error
 
 #: Algorithm, its options, filters and how images are halved; five ways, one shot, five queries, eight tasks.
 CONV4: tuple[tuple[str, dict[str, Any], int, str], ...] = (

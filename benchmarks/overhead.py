@@ -190,11 +190,11 @@ def whole_steps(seconds: float) -> Iterator[Result]:
 
 
 def row(result: Result) -> list[str]:
-    cells = [result.setting, f"{result.microseconds['plain']:,.1f}"]
+    columns = [result.setting, f"{result.microseconds['plain']:,.1f}"]
     for form in FORMS[1:]:
         known = form in result.microseconds
-        cells.append(f"{result.ratio(form):.3f}  {result.extra(form):+9,.1f}" if known else "-")
-    return cells
+        columns.append(f"{result.ratio(form):.3f}  {result.extra(form):+9,.1f}" if known else "-")
+    return columns
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reweigh.bench import models
-from reweigh.bench.loop import Live
-from reweigh.bench.scale import processes
+from reweigh.bench.train import distributed as processes
+from reweigh.bench.train.objective import LiveObjective
 from reweigh.method import Context, method
 
 METHODS = ("mean", "rgd", "rgd:normalize=mean", "term:t=1", "absgd", "cvar:alpha=0.5", "rgd+sam")
@@ -63,7 +63,7 @@ def make_step(text: str, words: Counted, gradients: Counted):
 
         model.register_comm_hook(None, hook)
     built = method(text).build(Context(n=1000, class_counts=[100] * 10, steps=1000))
-    live, optimizer = Live(built.objective), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    live, optimizer = LiveObjective(built.objective), torch.optim.AdamW(model.parameters(), lr=1e-4)
     stepper = built.step.start(model)
     x, y = torch.randn(SHARE, 3, 32, 32), torch.randint(0, 10, (SHARE,))
     reduce, gather = dist.all_reduce, dist.all_gather

@@ -3,7 +3,8 @@
     python benchmarks/sweep.py [--quick] [--threads 1] [--out benchmarks/results/sweep.json]
 
 K copies of an MLP 32-64-64-10, batch size 64, Adam, differ in tau, learning rate and start. The engine's time is that
-of whole epochs of `reweigh.bench.sweep`, with drawing, statistics and scores in it; a sequential step is drawing the
+of whole epochs of `reweigh.bench.train.stacked`, with drawing, statistics and scores in it; a sequential step is
+drawing the
 rows, forward, backward and update of one model, and counts K times. All take turns in one run, in processor time, on
 one thread; the lower quartile is reported. Read the ratios, not the milliseconds.
 """
@@ -23,10 +24,10 @@ from _timing import Call, console, in_turns, table, write
 from torch import Tensor, nn
 
 import reweigh
-from reweigh.bench.optimizers import Training
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.sweep import Member, fit_many, worth_compiling
-from reweigh.bench.task import Task
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.stacked import Member, fit_many, worth_compiling
+from reweigh.bench.train.task import Task
 
 BATCH, STEPS, CLASSES = 64, 128, 10
 MEMBERS = (5, 25, 100)

@@ -21,9 +21,9 @@ from _timing import console, in_turns, table, write
 from torch import nn
 
 import reweigh
-from reweigh.bench.algorithms.tabular import MET, METS
-from reweigh.bench.algorithms.tabular._self_supervised import Network
-from reweigh.bench.loop import Live
+from reweigh.bench.recipes.algorithms.tabular import MET, METS
+from reweigh.bench.train.objective import LiveObjective
+from reweigh.bench.train.programs.rows import Network
 from reweigh.objectives._base import Objective
 
 #: Name, columns, batch, and the sizes of the network.
@@ -37,7 +37,7 @@ ENCODED = 256
 
 def step(network: Network, x: torch.Tensor, objective: Objective) -> Callable[[], object]:
     """One training step on these rows, on and on."""
-    optimizer, live = torch.optim.Adam(network.parameters(), lr=1e-4), Live(objective)
+    optimizer, live = torch.optim.Adam(network.parameters(), lr=1e-4), LiveObjective(objective)
     draw = torch.Generator().manual_seed(0)
     network.train()
 

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from reweigh.bench.algorithms.tabular import METR, METS, RawColumns
+from reweigh.bench.recipes.algorithms.tabular import METR, METS, RawColumns
 
 SIZES = {"embedding": 7, "blocks": 1, "feed_forward": 16}
 LABELLED = 40

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from reweigh.integrations.sklearn import ReweightedClassifier, ReweightedRegressor, RGDClassifier, RGDRegressor
 
-NETWORK = {"hidden": (32,), "epochs": 30, "random_state": 0}
+NETWORK = {"hidden_layer_sizes": (32,), "max_iter": 30, "random_state": 0}
 
 
 def losses_of(model, X, y, classify: bool) -> np.ndarray:

@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Compilers import setuptools, which must come before the distutils it replaces; other packages import that one.
 import contextlib
+import sys
 from pathlib import Path
 
 with contextlib.suppress(ImportError):
@@ -34,12 +35,19 @@ _HERE = Path(__file__).parent
 _THOROUGH = (
     "integrations/",
     "objectives/test_tracing.py",
-    "bench/test_report_browser.py",
-    "bench/tabular/",
-    "bench/text/",
-    "bench/meta/",
-    "bench/domains/",
-    "bench/scale/",
+    "bench/report/test_report_browser.py",
+    "bench/catalogue/test_domains.py",
+    "bench/catalogue/test_pretrained.py",
+    "bench/catalogue/test_tables.py",
+    "bench/catalogue/test_texts.py",
+    "bench/lab/test_optuna.py",
+    "bench/lab/test_ray.py",
+    "bench/recipes/domains/",
+    "bench/recipes/meta/",
+    "bench/recipes/tabular/",
+    "bench/recipes/text/",
+    "bench/train/test_distributed.py",
+    "bench/train/test_input.py",
 )
 
 
@@ -51,10 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Keep torch to one thread where a test has imported it."""
-    import sys
-
+def as_many_threads_as_asked_for() -> None:
+    """Take back what a test before this one may have told torch."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 
@@ -145,14 +145,9 @@ def test_agrees_with_autograd_on_all_255_rows(toy: SimpleNamespace) -> None:
 def test_command_prints_a_table_a_verdict_and_saves_the_figure(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     pytest.importorskip("tyro")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--seeds", "30", "--steps", "200", "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert "RGD tau=1: 30 seeds done" in done.stdout  # plain lines, since this is no terminal
+    done = children.run([sys.executable, EXAMPLE, "--seeds", "30", "--steps", "200", "--out", tmp_path / "out"])
+    assert done.returncode == 0, done.stderr
+    assert "RGD tau=1: 30 seeds done" in done.stdout  # plain lines, since this is not a terminal
     assert "30 of 30" in done.stdout
     assert "not a faster optimiser" in " ".join(done.stdout.split())
     assert (tmp_path / "out" / "rare_features.png").read_bytes()[1:4] == b"PNG"
@@ -161,8 +156,6 @@ def test_command_prints_a_table_a_verdict_and_saves_the_figure(tmp_path: Path) -
 
 def test_command_refuses_no_seeds(tmp_path: Path) -> None:
     pytest.importorskip("tyro")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--seeds", "0", "--out", str(tmp_path)], capture_output=True, text=True
-    )
+    done = children.run([sys.executable, EXAMPLE, "--seeds", "0", "--out", tmp_path])
     assert done.returncode != 0
     assert "--seeds" in done.stderr

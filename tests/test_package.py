@@ -10,6 +10,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import children
 import pytest
 from test_docs import ROOT, blocks_of, needs
 
@@ -19,9 +20,8 @@ pytestmark = pytest.mark.processes
 def call(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command that sees none of this process's Python settings; on failure show what it said."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
-    assert not check or done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
+    done = children.run(command, cwd=cwd, env=clean)
+    assert not check or done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
     return done
 
 

@@ -35,8 +35,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
-    # `reweigh.torch` imports torch, so it is loaded when it is asked for and not before.
+    # `reweigh.torch` imports torch, so it is loaded when it is first used and not before.
     if name in ("torch", "integrations", "objectives"):
         return importlib.import_module(f"reweigh.{name}")
     raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

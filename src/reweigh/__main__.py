@@ -1,15 +1,20 @@
-"""The command `reweigh`; without its extra it says how to get it."""
+"""The command `reweigh`; without its extra it reports how to get it."""
 
 from __future__ import annotations
 
 import os
 import sys
 
+from reweigh import __version__
+
 
 def main() -> None:
     """Run the command and leave with its exit code."""
+    if sys.argv[1:] in (["--version"], ["-V"]):  # also where the command's extra is not installed
+        print(f"reweigh {__version__}")
+        sys.exit(0)
     try:
-        from reweigh.bench.cli import run_command
+        from reweigh.bench.cli.main import run_command
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "reweigh":
             raise

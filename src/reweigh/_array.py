@@ -7,14 +7,16 @@ is already imported, so it is looked up in `sys.modules` and never imported here
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 Array = Any  # an array of whichever framework the caller uses
+ArrayT = TypeVar("ArrayT")  # the same, where what comes out is of the kind that went in
 Namespace = Any  # the module with that framework's operations
 
 
@@ -32,17 +34,17 @@ def is_jax(x: object) -> bool:
 
 def is_array(x: object) -> bool:
     """Whether `x` is an array of one of the three frameworks."""
-    return is_torch(x) or is_jax(x) or isinstance(x, (np.ndarray, np.generic))
+    return isinstance(x, (np.ndarray, np.generic)) or is_torch(x) or is_jax(x)
 
 
 def namespace(x: object) -> Namespace:
     """The module whose functions act on `x`: `torch`, `jax.numpy` or `numpy`."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return np
     if is_torch(x):
         return sys.modules["torch"]
     if is_jax(x):
         return sys.modules["jax.numpy"]
-    if isinstance(x, (np.ndarray, np.generic)):
-        return np
     raise TypeError(
         f"expected a NumPy array, torch tensor or JAX array, got {type(x).__name__}. "
         "Convert it first, for example with numpy.asarray(...)."
@@ -80,6 +82,26 @@ def is_traced(x: object) -> bool:
     return False
 
 
+def is_readable(x: Any) -> bool:
+    """Whether NumPy may work on the values of `x` where they are: there is no device and no program being traced."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(x) is not torch.Tensor:  # subclasses have their own way of holding values
+        return isinstance(x, np.ndarray)
+    return (
+        x.is_cpu
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._get_tracing_state()
+    )
+
+
+def tensor_of(value: Any) -> Array:
+    """What NumPy has computed from readable tensors as a tensor, without copying an array."""
+    torch: Any = sys.modules["torch"]
+    return torch.from_numpy(value if isinstance(value, np.ndarray) else np.asarray(value))
+
+
 def cast(x: Array, dtype: Any) -> Array:
     """`x` in another dtype of its own framework."""
     if x.dtype == dtype:
@@ -94,11 +116,20 @@ def widen(x: Array) -> Array:
 
 def largest_exponent(x: Array) -> float:
     """The largest `e` for which `exp(e)` is a number in the dtype of `x`, less one for headroom."""
-    return math.log(float(namespace(x).finfo(x.dtype).max)) - 1.0
+    # By its size: what a batch has to ask a framework for takes longer than its exponentials.
+    return _LARGEST_EXPONENT.get(x.dtype.itemsize) or math.log(float(namespace(x).finfo(x.dtype).max)) - 1.0
+
+
+#: Of float32 and float64.
+_LARGEST_EXPONENT = {4: math.log(float(np.finfo(np.float32).max)) - 1.0, 8: math.log(np.finfo(np.float64).max) - 1.0}
 
 
 def clip(x: Array, low: Any, high: Any) -> Array:
     """`x` held between two bounds, each a number, a 0-d array or None."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        # np.clip takes longer to find out what it was given than to clip a batch.
+        x = x if low is None else np.maximum(x, low)
+        return x if high is None else np.minimum(x, high)
     xp = namespace(x)
     if is_torch(x) and (is_torch(low) or is_torch(high) or xp.compiler.is_compiling()):
         # torch.clip wants both bounds of one kind, and torch.compile would make one graph for each value of a
@@ -114,11 +145,84 @@ def flatten(x: Array) -> Array:
     return x if x.ndim == 1 else x.reshape(-1)
 
 
+def mean(x: Array) -> Array:
+    """The mean of a vector; NumPy's own method spends microseconds in Python."""
+    return np.add.reduce(x) / x.dtype.type(x.shape[0]) if isinstance(x, np.ndarray) else x.mean()
+
+
 def dot(constants: Array, x: Array) -> Array:
     """The sum of products of two vectors, the first without gradient."""
-    if is_torch(x):
-        return namespace(x).dot(constants, x)  # one kernel forward, one backward
+    if isinstance(x, np.ndarray) or is_torch(x):
+        return x.dot(constants)  # in torch one kernel forward, one backward
     return (constants * x).sum()  # XLA fuses this; its own dot may drop to lower precision
+
+
+def with_gradient(value: Array, weights: Array, x: Array) -> Array:
+    """The number `value`, whose gradient with respect to the vector `x` is `weights`; both are constants."""
+    if is_torch(x):
+        product = x.dot(weights)
+        if is_torch(value) and not is_readable(value):
+            return product + (value - product).detach()
+        # In place: the product is not needed to differentiate it.
+        product.detach().fill_(value if is_torch(value) else float(value))
+        return product
+    if not is_jax(x):
+        return value
+    # Adding a zero made from `x` gives `value` the devices that `x` varies over inside `shard_map`: JAX demands it.
+    return _jax_with_gradient()(value + 0 * (x != x).sum(), weights, x)
+
+
+@functools.cache
+def _jax_with_gradient() -> Callable[[Array, Array, Array], Array]:
+    jax: Any = sys.modules["jax"]
+
+    @jax.custom_jvp
+    def function(value: Array, weights: Array, x: Array) -> Array:
+        return value
+
+    def tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+        return primals[0], (primals[1] * tangents[2]).sum()
+
+    function.defjvp(tangent)
+    return function
+
+
+def reusing(function: Callable[..., Array], x: Array, *others: Any) -> Array:
+    """`function(x, *others)` of the array's own namespace, in the memory of `x`, which is not needed again.
+
+    A vector less is what keeps large batches in memory that is warm; NumPy alone is told, as others fuse or trace.
+    """
+    return function(x, *others, out=x) if isinstance(x, np.ndarray) and x.ndim else function(x, *others)
+
+
+def choose(condition: Array, one: Callable[[], Array], other: Callable[[], Array]) -> Array:
+    """`one()` where the 0-d condition holds and `other()` otherwise; only that one is computed, where that is known."""
+    if isinstance(condition, (bool, np.bool_)):
+        return one() if condition else other()
+    if is_torch(condition):
+        return namespace(condition).where(condition, one(), other())
+    jax: Any = sys.modules["jax"]
+    return jax.lax.cond(condition, one, other)
+
+
+def repeat(step: Callable[..., tuple[Array, ...]], state: tuple[Array, ...], times: int) -> tuple[Array, ...]:
+    """`state = step(*state)` until its first entry, a 0-d truth value, says so; `times` at most.
+
+    A device would have to be waited for to know it: there all steps are made, and those too many must change nothing.
+    """
+    known = isinstance(state[-1], (np.ndarray, np.generic))
+    if not known and is_jax(state[-1]):
+        jax: Any = sys.modules["jax"]
+        count = namespace(state[-1]).zeros((), "int32")
+        _, last = jax.lax.while_loop(
+            lambda loop: ~loop[1][0] & (loop[0] < times), lambda loop: (loop[0] + 1, step(*loop[1])), (count, state)
+        )
+        return last
+    for _ in range(times):
+        state = step(*state)
+        if known and state[0]:
+            break
+    return state
 
 
 def constant_like(value: Any, x: Array) -> Array:
@@ -174,6 +278,35 @@ def quantile(x: Array, q: float | Array) -> Array:
     return ordered[index] * (1.0 - share) + ordered[above] * share
 
 
+def order_statistic(x: Array, index: int) -> Array:
+    """The entry of a vector at a place of its ascending order: selected, which takes less than sorting."""
+    if is_torch(x):
+        return x.kthvalue(index + 1).values
+    return _jax_order_statistic(x, index) if is_jax(x) else np.partition(x, index)[index]
+
+
+def _jax_order_statistic(x: Array, index: int) -> Array:
+    """By halving what its bits can be; XLA sorts on a processor many times as slowly, and `top_k` sorts."""
+    jax: Any = sys.modules["jax"]
+    jnp = namespace(x)
+    bits = 8 * x.dtype.itemsize
+    kind = jnp.dtype(f"int{bits}")
+
+    def flip(code: Array) -> Array:
+        """Between the bits of a float and a whole number of the same order; its own inverse."""
+        return code ^ ((code >> (bits - 1)) & jnp.iinfo(kind).max)
+
+    codes = flip(jax.lax.bitcast_convert_type(x, kind))
+    reach = x.shape[0] - index
+
+    def raise_if_reached(i: Array, least: Array) -> Array:
+        raised = least + (jnp.ones((), kind) << (bits - 1 - i).astype(kind))
+        return jnp.where((codes >= raised).sum() >= reach, raised, least)
+
+    least = jax.lax.fori_loop(0, bits, raise_if_reached, jnp.full((), jnp.iinfo(kind).min, kind))
+    return jax.lax.bitcast_convert_type(flip(least), x.dtype)
+
+
 def sort(x: Array) -> Array:
     """The entries of a vector, ascending."""
     return x[argsort(x)]
@@ -198,6 +331,13 @@ def segment_sum(values: Array, segments: Array, size: int) -> Array:
     return np.bincount(segments, weights=values, minlength=size).astype(values.dtype)[:size]
 
 
+def segment_counts(segments: Array, size: int, like: Array) -> Array:
+    """How many entries each of `size` integer `segments` has, in the dtype of `like`."""
+    if isinstance(segments, np.ndarray):
+        return np.bincount(segments, minlength=size).astype(like.dtype)[:size]
+    return segment_sum(namespace(like).ones_like(like), segments, size)
+
+
 def segment_max(values: Array, segments: Array, size: int) -> Array:
     """The largest of `values` within each of `size` integer `segments`; minus infinity where there is none."""
     if is_torch(values):
@@ -212,13 +352,13 @@ def segment_max(values: Array, segments: Array, size: int) -> Array:
 
 # --- ranks: what a batch normaliser needs to mean the whole batch and not one worker's shard of it ---
 #
-# torch has one process a rank; under JAX's `jit` with sharded arrays a plain sum is already global, and NumPy
-# knows one process only.
+# torch has one process per rank. Under JAX's `jit` with sharded arrays a plain sum is already global; inside
+# `shard_map` and `pmap` it is not, and the axis that holds the batch must be named. NumPy knows one process only.
 
 
 def world_size(x: Array) -> int:
     """How many ranks hold a shard of the batch that `x` belongs to."""
-    if not is_torch(x):
+    if isinstance(x, np.ndarray) or not is_torch(x):
         return 1
     torch: Any = sys.modules["torch"]
     distributed = torch.distributed
@@ -227,17 +367,27 @@ def world_size(x: Array) -> int:
     return int(distributed.get_world_size())
 
 
-def sum_over_ranks(x: Array) -> Array:
-    """The elementwise sum of `x` over all ranks."""
-    return _all_reduce(x, "SUM")
+def spans_ranks(x: Array, sync: bool | str) -> bool:
+    """Whether the batch that `x` belongs to, as far as `sync` lets it, is more than what this process holds."""
+    return bool(sync) and (world_size(x) > 1 or _named_axis(x, sync) is not None)
 
 
-def max_over_ranks(x: Array) -> Array:
-    """The elementwise maximum of `x` over all ranks."""
-    return _all_reduce(x, "MAX")
+def sum_over_ranks(x: Array, sync: bool | str = True) -> Array:
+    """The elementwise sum of `x` over all ranks, or over the JAX axis that `sync` names."""
+    return _all_reduce(x, sync, "SUM")
 
 
-def _all_reduce(x: Array, operation: str) -> Array:
+def max_over_ranks(x: Array, sync: bool | str = True) -> Array:
+    """The elementwise maximum of `x` over all ranks, or over the JAX axis that `sync` names."""
+    return _all_reduce(x, sync, "MAX")
+
+
+def _all_reduce(x: Array, sync: bool | str, operation: str) -> Array:
+    if not sync:
+        return x
+    if axis := _named_axis(x, sync):
+        lax: Any = sys.modules["jax"].lax
+        return {"SUM": lax.psum, "MAX": lax.pmax}[operation](x, axis)
     if world_size(x) == 1:
         return x
     torch: Any = sys.modules["torch"]
@@ -246,14 +396,45 @@ def _all_reduce(x: Array, operation: str) -> Array:
     return total
 
 
+def _named_axis(x: Array, sync: bool | str) -> str | None:
+    """The axis of a JAX mesh to reduce over; None where a plain sum, or torch's collectives, do."""
+    if sync is True and isinstance(x, np.ndarray):
+        return None
+    if isinstance(sync, str):
+        if not is_jax(x):
+            raise ValueError(
+                f"sync={sync!r} names an axis of a JAX mesh, and these losses are of {type(x).__module__}. Use "
+                "sync=True for all ranks, or sync=False for this one alone."
+            )
+        return sync
+    if is_jax(x) and (axes := _manual_axes()):
+        names = " or ".join(f"sync={axis!r}" for axis in axes)
+        raise ValueError(
+            f"sync=True cannot see beyond this device inside shard_map or pmap. Name the axis that holds the batch, "
+            f"{names}, or pass sync=False to keep every device to its own shard."
+        )
+    return None
+
+
+def _manual_axes() -> tuple[str, ...]:
+    """The mesh axes that `shard_map` or `pmap` has split the program over."""
+    jax: Any = sys.modules["jax"]
+    mesh = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    return tuple(getattr(mesh, "manual_axes", ()))
+
+
 def pool_over_ranks(
-    vectors: Sequence[Array | None],
+    vectors: Sequence[Array | None], sync: bool | str = True
 ) -> tuple[tuple[Array | None, ...], Callable[[Array], Array]]:
     """Vectors concatenated over ranks, and the function that cuts this rank's part back out.
 
     All vectors of one rank have the same length; ranks may differ. `None` stays `None`.
     """
     first = next(v for v in vectors if v is not None)
+    if not sync:
+        return tuple(vectors), lambda pooled: pooled
+    if axis := _named_axis(first, sync):
+        return _pool_over_axis(vectors, first.shape[0], axis)
     if world_size(first) == 1:
         return tuple(vectors), lambda pooled: pooled
     torch: Any = sys.modules["torch"]
@@ -275,6 +456,23 @@ def pool_over_ranks(
 
     start = sum(lengths[: dist.get_rank()])
     return tuple(pool(v) for v in vectors), lambda pooled: pooled[start : start + size]
+
+
+def _pool_over_axis(
+    vectors: Sequence[Array | None], size: int, axis: str
+) -> tuple[tuple[Array | None, ...], Callable[[Array], Array]]:
+    """The same inside `shard_map`, where all shards have one size."""
+    jax: Any = sys.modules["jax"]
+    start = jax.lax.axis_index(axis) * size
+
+    def pool(vector: Array | None) -> Array | None:
+        if vector is None:
+            return None
+        # A sum and not a gather: its result is known to be the same on every device, and so may be the state.
+        whole = namespace(vector).zeros(size * jax.lax.axis_size(axis), vector.dtype)
+        return jax.lax.psum(jax.lax.dynamic_update_slice(whole, vector, (start,)), axis)
+
+    return tuple(pool(v) for v in vectors), lambda pooled: jax.lax.dynamic_slice(pooled, (start,), (size,))
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:

@@ -6,7 +6,6 @@ known yet, so only its shape is checked. NumPy traces nothing: what it holds is 
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections.abc import Callable, Collection
@@ -57,10 +56,18 @@ def whole(name: str, value: Any, least: int, fix: str = "") -> None:
         raise ValueError(_sentence(name, f"a whole number of at least {least}", value, fix))
 
 
+def boolean(name: str, value: Any, fix: str = "") -> None:
+    """Demand True or False; a text such as "no" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(_sentence(name, "True or False", value, fix))
+
+
 def one_of(name: str, value: Any, choices: Collection[Any], fix: str = "") -> None:
     """Demand one of a few values; near misses are suggested."""
     if value in choices:
         return
+    import difflib  # not for a call that is right
+
     near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
     hint = f"Did you mean {near[0]!r}?" if near else fix
     raise ValueError(_sentence(name, "one of " + ", ".join(repr(c) for c in choices), value, hint))

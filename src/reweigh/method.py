@@ -17,13 +17,27 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from reweigh.objectives._base import Objective
+from reweigh.objectives.rgd import RGD
+from reweigh.weights import KL, ChiSquare, ReverseKL, WeightFunction
 
-__all__ = ["Built", "Card", "Context", "Method", "cards", "method"]
+__all__ = [
+    "Built",
+    "Card",
+    "Context",
+    "Method",
+    "ObjectiveLike",
+    "Parameter",
+    "as_method",
+    "cards",
+    "hyper_parameters",
+    "method",
+    "parameters",
+]
 
 #: The slots in the order in which data meets them, and the package that holds each one's files.
 SLOTS: Mapping[str, str] = {
@@ -41,6 +55,8 @@ DEFAULTS: Mapping[str, str] = {
     "step": "plain",
 }
 ALIASES: Mapping[str, str] = {"erm": "mean"}
+#: Words for true and false that a text does not take.
+_OTHER_BOOLEANS = ("yes", "no", "on", "off", "y", "n", "t", "f", "0", "1", "none", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +103,7 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One value a slot; `None` stands for the slot's default.
+    """One value per slot; `None` stands for the slot's default.
 
     `str(method)` is the text that `reweigh.method` reads back to an equal value, where every hyper-parameter is a
     number, a word, `None` or a tuple of them. A part inside a part, such as `ClassBalanced(base=Focal(gamma=1.0))`,
@@ -132,11 +148,12 @@ class Method:
         for slot, value in filled.items():
             if value is not None:
                 filled[slot] = _bind(value, context)
-        if getattr(filled["step"], "own_objective", False) and self.objective != _find("mean")[1]():
-            raise ValueError(
-                f"{_text(filled['step'])!r} makes its own weights of the losses, so {_text(self.objective)!r} would be "
-                "ignored. Keep one of the two."
-            )
+        for slot, outcome in (("step", "be ignored"), ("sampler", "count them a second time")):
+            if getattr(filled[slot], "own_objective", False) and self.objective != _find("mean")[1]():
+                raise ValueError(
+                    f"{_text(filled[slot])!r} makes its own weights of the losses, so {_text(self.objective)!r} would "
+                    f"{outcome}. Keep one of the two."
+                )
         return Built(**filled)
 
 
@@ -155,7 +172,7 @@ class Card:
 
 
 def method(text: str) -> Method:
-    """The method that `text` names: `name:key=value,key=value`, joined by `+`, one name a slot.
+    """The method that `text` names: `name:key=value,key=value`, joined by `+`, one name per slot.
 
     Parameters
     ----------
@@ -188,6 +205,39 @@ def method(text: str) -> Method:
             )
         filled[slot] = kind(**_options(name.strip(), kind, options))
     return Method(**filled)
+
+
+#: What may stand for an objective: a method or its text, an objective, or a bare weight function.
+ObjectiveLike = str | Method | Objective | WeightFunction
+
+
+def as_method(given: Any, *, tau: float | None = None) -> Method:
+    """The method that `given` stands for, with `tau` in place of its own if that is given.
+
+    An objective without a tau leaves it unused, so that a grid over tau and objectives has no holes.
+
+    >>> as_method("rgd:divergence=revkl", tau=3.0).objective.weight
+    ReverseKL(tau=3.0, offset=0.0)
+    """
+    if isinstance(given, str):
+        chosen = method(given)
+    elif isinstance(given, Method):
+        chosen = given
+    elif isinstance(given, (KL, ReverseKL, ChiSquare)):
+        chosen = Method(objective=RGD(weight=given))
+    elif isinstance(given, Objective):
+        chosen = Method(objective=given)
+    elif isinstance(given, type):
+        raise TypeError(f"`objective` must be a value, got the class {given.__name__}. Call it: {given.__name__}().")
+    else:
+        raise TypeError(
+            f"`objective` must be a method's text, a method, an objective or a weight function, got "
+            f'{type(given).__name__}. For example "rgd:tau=3", reweigh.RGD(tau=3.0) or reweigh.KL(tau=3.0).'
+        )
+    own: Any = chosen.objective
+    if tau is None or "tau" not in parameters(own):
+        return chosen
+    return dataclasses.replace(chosen, objective=dataclasses.replace(own, tau=tau))
 
 
 def cards() -> list[Card]:
@@ -244,28 +294,64 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+class Parameter(NamedTuple):
+    """A hyper-parameter of a part: its declared type and its default."""
+
+    annotation: str
+    default: Any
+
+
+def parameters(part: Any) -> dict[str, Parameter]:
+    """The hyper-parameters of a part, or of its class, as a text names them.
+
+    Those of a value inside it that has a short form, such as the weight function of `RGD`, count as its own.
+    """
+    known: dict[str, Parameter] = {}
+    for field in dataclasses.fields(part):
+        if "short_form" in field.metadata:
+            known |= {name: Parameter(*given) for name, given in field.metadata["short_form"].items()}
+        elif field.init:
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            known[field.name] = Parameter(str(field.type), default)
+    return known
+
+
+def hyper_parameters(part: Any) -> dict[str, Any]:
+    """The value of each hyper-parameter of a part.
+
+    >>> hyper_parameters(method("redescending:power=2").objective)
+    {'tau': 1.0, 'power': 2.0, 'surrogate': False}
+    """
+    return {name: getattr(part, name) for name in parameters(part)}
+
+
 def _options(name: str, kind: type[Any], text: str) -> dict[str, Any]:
     """The hyper-parameters written after a name, as the types that the class declares."""
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    known = parameters(kind)
     options: dict[str, Any] = {}
     for item in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, raw = (s.strip() for s in item.partition("="))
         if not equals:
             raise ValueError(f"hyper-parameters are written key=value, got {item!r} in {name!r}.")
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(fields) or 'none'}."
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known) or 'none'}."
             raise ValueError(f"{name!r} has no hyper-parameter {key!r}. {hint}")
-        options[key] = _value(raw, str(fields[key].type))
+        if key in options:
+            raise ValueError(f"{name!r} is given {key!r} twice, in {text!r}. Keep one.")
+        options[key] = _value(raw, known[key].annotation, key)
     return options
 
 
-def _value(raw: str, annotation: str) -> Any:
+def _value(raw: str, annotation: str, key: str) -> Any:
     lowered = raw.lower()
+    kinds = {kind.strip() for kind in annotation.split("|")}
+    if "bool" in kinds and lowered not in ("true", "false") and ("str" not in kinds or lowered in _OTHER_BOOLEANS):
+        raise ValueError(f"`{key}` must be true or false, got {raw!r}.")
     if lowered in ("none", "true", "false"):
         return {"none": None, "true": True, "false": False}[lowered]
     if "tuple" in annotation and ("/" in raw or not _takes_one(annotation)):
-        return tuple(_value(piece, "") for piece in raw.removesuffix("/").split("/"))
+        return tuple(_value(piece, "", key) for piece in raw.removesuffix("/").split("/"))
     try:
         value = ast.literal_eval(raw)
     except (ValueError, SyntaxError):
@@ -283,9 +369,9 @@ def _text(value: Any) -> str:
     """A slot's value as its name and the hyper-parameters that differ from their defaults."""
     name = type(value).__module__.rsplit(".", 1)[-1]
     options = [
-        f"{field.name}={_plain(getattr(value, field.name))}"
-        for field in dataclasses.fields(value)
-        if field.init and getattr(value, field.name) != _default(field)
+        f"{key}={_plain(getattr(value, key))}"
+        for key, parameter in parameters(value).items()
+        if getattr(value, key) != parameter.default
     ]
     return f"{name}:{','.join(options)}" if options else name
 
@@ -293,12 +379,8 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, tuple):  # a comma would end the hyper-parameter
         entries = [_plain(entry) for entry in value]
-        return "/".join(entries) + "/" * (len(entries) == 1)  # as Python's comma: a tuple of one is no single value
+        return "/".join(entries) + "/" * (len(entries) == 1)  # as Python's comma: a tuple of one is not a number
     return str(int(value)) if isinstance(value, (float, np.floating)) and value.is_integer() else str(value)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default_factory() if callable(field.default_factory) else field.default
 
 
 def _bind(value: Any, context: Context) -> Any:
@@ -328,7 +410,7 @@ def _card(slot: str, name: str) -> Card:
         return Card(
             slot=slot, name=name, summary="", defaults={}, search={}, separable=None, cost="", missing=str(error)
         )
-    defaults = {field.name: _default(field) for field in dataclasses.fields(kind) if field.init}
+    defaults = {key: parameter.default for key, parameter in parameters(kind).items()}
     return Card(
         slot=slot,
         name=name,

@@ -88,7 +88,7 @@ def suggest_tau(losses: Array, *, quantile: float = 0.9) -> TauSuggestion:
 
 
 class Monitor:
-    """Watches losses and weights during training and says what re-weighting does.
+    """Watches losses and weights during training and reports what re-weighting does.
 
     Call `update` each step; read `stats()` or `print(monitor)` when you like. Arrays are kept where they are and
     looked at only every `every` steps, so a device is made to wait that rarely.
@@ -160,7 +160,7 @@ class Monitor:
     def update(
         self,
         losses: Array,
-        weights: Array,
+        weights: Array = None,
         *,
         ids: Sequence[Any] | Array | None = None,
         groups: Sequence[Any] | Array | None = None,
@@ -168,9 +168,12 @@ class Monitor:
     ) -> None:
         """Take note of one step.
 
-        `losses` and `weights` have one entry a unit; `ids` names the units, `groups` their class or group, and
-        `mask` says which are real, all in the same shape.
+        `losses` and `weights` have one entry per unit; `ids` names the units, `groups` their class or group, and
+        `mask` says which are real, all in the same shape. A :class:`~reweigh.torch.Reweighted` in place of the losses
+        gives losses, weights and mask of its last training call: `monitor.update(criterion)`.
         """
+        if weights is None:
+            losses, weights, mask = _of_criterion(losses, mask)
         if losses.shape != weights.shape:
             raise ValueError(
                 f"losses and weights must have the same shape, got {tuple(losses.shape)} and {tuple(weights.shape)}."
@@ -259,6 +262,21 @@ class Monitor:
         if ids is not None:
             newest = zip(losses.tolist(), weights.tolist(), strict=True)
             self._by_id.update(zip(ids[finite].tolist(), newest, strict=True))
+
+
+def _of_criterion(criterion: Any, mask: Any) -> tuple[Array, Array, Array | None]:
+    """Losses, weights and mask of the last training call of a re-weighted criterion."""
+    if not hasattr(criterion, "weights") or not hasattr(criterion, "losses"):
+        raise TypeError(
+            f"`weights` must be given beside the losses, got {type(criterion).__name__} alone. Call "
+            "update(losses, weights), or update(criterion) with a reweigh.torch.Reweighted."
+        )
+    if criterion.weights is None:
+        raise ValueError(
+            "the criterion has no losses to take: it has not been called in training since it was last evaluated. Call "
+            "update after `criterion(output, target)`, in train() mode and with gradients enabled."
+        )
+    return criterion.losses, criterion.weights, criterion.mask if mask is None else mask
 
 
 def _names(values: Any, keep: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, clip, is_floating, largest_exponent, namespace, stop_gradient, widen
+from reweigh._array import Array, ArrayT, cast, clip, is_floating, largest_exponent, namespace, stop_gradient, widen
 
 __all__ = ["KL", "ReverseKL", "ChiSquare", "WeightFunction"]
 
@@ -74,7 +74,7 @@ class KL:
             validate.real("gamma", self.gamma)
         validate.real("offset", self.offset)
 
-    def __call__(self, losses: Array) -> Array:
+    def __call__(self, losses: ArrayT) -> ArrayT:
         """The weight of each unit."""
         return _elementwise(self, losses)
 
@@ -144,14 +144,14 @@ class ReverseKL:
         validate.positive("tau", self.tau, _TAU_FIX)
         validate.real("offset", self.offset)
 
-    def __call__(self, losses: Array) -> Array:
+    def __call__(self, losses: ArrayT) -> ArrayT:
         """The weight of each unit."""
         return _elementwise(self, losses)
 
     def of_constants(self, losses: Array) -> Array:
         """The same for losses that are known to be wide and free of gradient: nothing is checked or cast."""
         clipped = clip(_less(losses, self.offset), 0.0, self.tau)
-        return 1.0 / (1.0 - clipped / (self.tau + 1.0))
+        return namespace(losses).reciprocal(1.0 - clipped / (self.tau + 1.0))
 
     def phi(self, losses: Array) -> Array:
         """The integral of the weight from 0 to the loss: `phi' = w`. Differentiable."""
@@ -207,7 +207,7 @@ class ChiSquare:
         validate.one_of("scaled", self.scaled, (True, False))
         validate.real("offset", self.offset)
 
-    def __call__(self, losses: Array) -> Array:
+    def __call__(self, losses: ArrayT) -> ArrayT:
         """The weight of each unit."""
         return _elementwise(self, losses)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench import plan
-from reweigh.bench.plan import Question
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Run, Spec
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.plan import Question
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.lab.table import Column, Table
 
 #: Points of accuracy that each method gains over the baseline.
 GAINS = {"mean": 0.0, "rgd": 0.02, "focal": 0.004, "term:t=0.5": -0.03}
@@ -21,18 +21,18 @@ CONTROL_GAINS = {plan.NORMALISED: 0.014, plan.SCALED_BASELINE: 0.001}
 
 
 def make_table(**changes: Any) -> Table:
-    """Two cells, four methods."""
+    """Two columns, four methods."""
     values: dict[str, Any] = {
         "title": "Made-up images",
         "question": "Does re-weighting help when nothing was trained?",
-        "cells": (
-            Cell(
+        "columns": (
+            Column(
                 name="imbalance 100",
                 settings={"imbalance": 100.0},
                 paper={"mean": 70.36, "rgd": 73.75},
                 stand_in="CIFAR-10 with ResNet-32",
             ),
-            Cell(name="imbalance 10", settings={"imbalance": 10.0}),
+            Column(name="imbalance 10", settings={"imbalance": 10.0}),
         ),
         "methods": tuple(GAINS),
         "metric": "test/accuracy",
@@ -48,12 +48,12 @@ def make_recipe(table: Table, **more: Any) -> Any:
     return SimpleNamespace(table=lambda preset: table, **more)
 
 
-def value(label: str, cell: int, seed: int) -> float:
+def value(label: str, column: int, seed: int) -> float:
     """The reported number of a run: a base, the method's gain, and noise partly shared by the methods of a seed."""
-    shared = np.random.default_rng([7, cell, seed]).normal(0, 0.01)
-    own = np.random.default_rng([8, cell, seed, sum(map(ord, label))]).normal(0, 0.004)
-    gain = {**GAINS, **CONTROL_GAINS}.get(label, 0.0) * (1.0 if cell == 0 else 0.1)
-    return 0.75 + 0.02 * cell + gain + shared + own
+    shared = np.random.default_rng([7, column, seed]).normal(0, 0.01)
+    own = np.random.default_rng([8, column, seed, sum(map(ord, label))]).normal(0, 0.004)
+    gain = {**GAINS, **CONTROL_GAINS}.get(label, 0.0) * (1.0 if column == 0 else 0.1)
+    return 0.75 + 0.02 * column + gain + shared + own
 
 
 def make_runs(root: Path, table: Table, *, seeds: int = 5, epochs: int = 6, classes: int = 10, **extra: Any) -> None:
@@ -64,14 +64,14 @@ def make_runs(root: Path, table: Table, *, seeds: int = 5, epochs: int = 6, clas
     question = Question(
         recipe="made_up", table=replace(table, seeds=seeds), settings={"lr": 0.1, "epochs": epochs, "imbalance": 0.0}
     )
-    names = [cell.name for cell in table.cells]
+    names = [column.name for column in table.columns]
     tuning = plan.tuning(question)
     for spec in tuning:
         rate = math.log(spec.settings["lr"] / 0.1)
         write_run(root, spec, 0.7 - 0.05 * rate**2 + 0.001 * (sum(map(ord, spec.method)) % 17), epochs, classes, extra)
     comparison = plan.comparison(question, plan.choose(question, tuning, root))
     for spec in comparison + plan.scale_controls(question, comparison):
-        write_run(root, spec, value(spec.label, names.index(spec.cell), spec.seed), epochs, classes, extra)
+        write_run(root, spec, value(spec.label, names.index(spec.column), spec.seed), epochs, classes, extra)
 
 
 def write_run(root: Path, spec: Spec, final: float, epochs: int, classes: int, extra: dict[str, Any]) -> None:

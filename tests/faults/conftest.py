@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_training as tiny
 
-from reweigh.bench import recipes
+from reweigh.bench.lab import recipe as recipes
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny_training as tiny
 
-from reweigh.bench.executors import work
+from reweigh.bench.lab.executors.local import work
 
 
 @contextlib.contextmanager

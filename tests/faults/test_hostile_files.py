@@ -14,7 +14,7 @@ import tiny_training as tiny
 import torch
 
 from reweigh.bench.compare.model import Model
-from reweigh.bench.executors import work
+from reweigh.bench.lab.executors.local import work
 from reweigh.bench.tables import TableError
 
 

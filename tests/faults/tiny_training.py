@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from reweigh.bench.loop import fit
-from reweigh.bench.optimizers import Training
-from reweigh.bench.runs import Run, Spec
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.supervised import Supervised
+from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.task import Task
 
 TRAINING = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
 
@@ -44,9 +45,9 @@ def network(seed: int) -> nn.Module:
 
 def train(settings: Settings, method: Any, seed: int, writer: Any, scale: Any) -> Any:
     training = dataclasses.replace(TRAINING, epochs=settings.epochs, lr=settings.lr)
-    return fit(task(seed), network(seed), method, training, Seeds(seed), writer, scale=scale)
+    return fit(Supervised(task(seed), network(seed), method, training, Seeds(seed)), writer, scale=scale)
 
 
 def run(root: Path, text: str = "rgd+ema", seed: int = 0) -> Run:
     settings = dataclasses.asdict(Settings())
-    return Run(Spec(recipe="tiny", cell="c", label=text, settings=settings, method=text, seed=seed), root)
+    return Run(Spec(recipe="tiny", column="c", label=text, settings=settings, method=text, seed=seed), root)

@@ -345,14 +345,34 @@ def test_early_stopping_is_by_the_plain_metric(library: str, task: str) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_clone_and_grid_search(library: str) -> None:
     X, y = data("binary", n=200)
-    model = ours(library, "binary", tau=1.0, reweigh=reweigh.RGD(divergence="revkl"))
+    model = ours(library, "binary", tau=1.0, objective=reweigh.RGD(divergence="revkl"))
     copy = clone(model)
     assert copy.get_params()["tau"] == 1.0
-    assert copy.get_params()["reweigh"] == model.get_params()["reweigh"]
-    search = GridSearchCV(model, {"tau": [0.1, 3.0]}, cv=2, scoring="neg_log_loss").fit(X, y)
-    scores = search.cv_results_["mean_test_score"]
-    assert np.isfinite(scores).all()
-    assert scores[0] != scores[1]
+    assert copy.get_params()["objective"] == model.get_params()["objective"]
+    grid = {"tau": [0.1, 3.0], "objective": ["rgd", "rgd:divergence=revkl", reweigh.ChiSquare(scaled=True), "dft"]}
+    search = GridSearchCV(model, grid, cv=2, scoring="neg_log_loss", error_score="raise").fit(X, y)
+    scores = dict(zip(map(str, search.cv_results_["params"]), search.cv_results_["mean_test_score"], strict=True))
+    assert len(scores) == 8
+    assert len(set(scores.values())) == 7  # DFT has no tau
+    assert search.best_estimator_.get_params()["objective"] == search.best_params_["objective"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_old_name_of_the_objective_names_the_new_one(library: str) -> None:
+    with pytest.raises(TypeError, match=r"`reweigh` is called `objective`.*objective='rgd:tau=3'"):
+        ours(library, "binary", reweigh="rgd:tau=3")
+
+
+def test_a_model_that_xgboost_loaded_can_be_fitted_again(tmp_path: Path) -> None:
+    X, y = data("binary", n=200)
+    first = ours("XGB", "binary", tau=1.0).fit(X, y)
+    first.save_model(tmp_path / "model.json")
+    loaded = ours("XGB", "binary", tau=1.0)
+    loaded.load_model(tmp_path / "model.json")
+    assert loaded.objective == "binary:logistic"  # the host's word for it
+    np.testing.assert_array_equal(loaded.predict_proba(X), first.predict_proba(X))
+    loaded.set_params(base_score=None)  # which the host has read from the file
+    np.testing.assert_allclose(loaded.fit(X, y).predict_proba(X), first.predict_proba(X), rtol=1e-6)
 
 
 @pytest.mark.parametrize("library", ["LGBM", "CatBoost"])
@@ -459,9 +479,9 @@ def test_parameters_that_a_custom_objective_ignores_are_refused() -> None:
     X, y = data("binary")
     for model, message in (
         (ours("XGB", "binary", scale_pos_weight=3.0), "scale_pos_weight"),
-        (ours("XGB", "binary", objective="binary:hinge"), "`objective` cannot be set"),
+        (ours("XGB", "binary", objective="binary:hinge"), "`objective` is what re-weights here, got 'binary:hinge'"),
         (ours("LGBM", "binary", is_unbalance=True), "class_weight='balanced'"),
-        (ours("LGBM", "binary", objective="cross_entropy"), "`objective` cannot be set"),
+        (ours("LGBM", "binary", objective="cross_entropy"), "`objective` is what re-weights here, got 'cross_entropy'"),
         (ours("CatBoost", "binary", loss_function="Focal:focal_alpha=0.5;focal_gamma=2"), "`loss_function` cannot"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 import torch
 
@@ -21,13 +22,10 @@ def run(script: str, *options: str, ranks: int = 0) -> str:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
 
     def launch() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *launcher, str(EXAMPLES / script), *options],
-            capture_output=True,
-            text=True,
-            timeout=100,
+        return children.run(
+            [sys.executable, *launcher, EXAMPLES / script, *options],
+            seconds=100,
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-            check=False,
         )
 
     try:
@@ -50,6 +48,16 @@ def test_two_processes_are_one(script):
     assert "2 ranks" in printed
     (difference,) = numbers(printed)
     assert difference < 1e-6
+
+
+@pytest.mark.processes
+def test_four_devices_are_one_inside_shard_map(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    lines = run("jax_shard_map.py").splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"{name}, 4 devices, check_vma={check}" for name in ("RGD", "TERMEma") for check in (True, False)
+    ]
+    assert all(difference < 1e-6 for difference in numbers("\n".join(lines)))
 
 
 def test_compiled_step_is_the_eager_one(capsys):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import children
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,14 +154,13 @@ def test_flax_modules() -> None:
 
 
 @pytest.mark.processes
-def test_two_devices_are_one() -> None:
-    done = subprocess.run(
-        [sys.executable, str(WORKERS / "jax_sharded.py")],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "0"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+def test_four_devices_are_one() -> None:
+    done = children.run(
+        [sys.executable, WORKERS / "jax_sharded.py"],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_ENABLE_X64": "0"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) == 4
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("jit") for line in lines) == 4
+    for check_vma in (True, False):
+        assert sum(line.startswith(f"shard_map {check_vma}") for line in lines) == 13

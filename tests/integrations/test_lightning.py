@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import reweigh
 from reweigh.objectives.term_ema import TERMEma
 from reweigh.torch import Reweighted
+from reweigh.torch.losses import LDAM
 
 pytest.importorskip("lightning")
 
@@ -259,6 +260,24 @@ def test_a_stateful_objective_moves_with_the_optimiser(tmp_path: Path) -> None:
     assert int(model.criterion.state_step) == 6
 
 
+class Progress(LDAM):
+    """LDAM that writes down how far training is said to be."""
+
+    seen: ClassVar[list[float]] = []
+
+    def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
+        self.seen.append(progress)
+        return super().sample_weight(target, progress)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({"max_epochs": 4}, [0.0, 0.25, 0.5, 0.75])])
+def test_late_class_weights_start_by_themselves(tmp_path: Path, options: Any, expected: list[float]) -> None:
+    Progress.seen.clear()
+    model = Classifier(Reweighted(Progress(class_counts=(30, 10, 8)), tau=1.0))
+    trainer(tmp_path, callbacks=[WeightLog()], **options).fit(model, DataLoader(data(), BATCH))
+    assert list(dict.fromkeys(Progress.seen)) == expected
+
+
 def test_it_says_when_there_is_nothing_to_log(tmp_path: Path) -> None:
     fit = trainer(tmp_path, logger=Rows(), callbacks=[WeightLog()])
     with pytest.warns(UserWarning, match="no Reweighted criterion"):
@@ -283,13 +302,9 @@ def test_no_logging_at_all(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_two_processes_are_one() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(Path(__file__).parent / "workers" / "lightning_ddp.py")],
+    done = children.run(
+        [*command, Path(__file__).parent / "workers" / "lightning_ddp.py"],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("agrees") == 2

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reweigh.objectives.term import TERM
 from reweigh.torch import Reweighted
+from reweigh.torch.losses import LDAM
 
 pytest.importorskip("skorch")
 pytest.importorskip("sklearn")
@@ -230,3 +231,18 @@ def test_clone_and_pickle() -> None:
 def test_the_log_refuses_a_plain_criterion() -> None:
     with pytest.raises(TypeError, match="got CrossEntropyLoss"):
         classifier(nn.CrossEntropyLoss, callbacks=[WeightLog()]).fit(*data())
+
+
+def test_late_class_weights_start_by_themselves() -> None:
+    seen: list[float] = []
+
+    class Progress(LDAM):
+        def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
+            seen.append(progress)
+            return super().sample_weight(target, progress)
+
+    X, y = data()
+    loss = Progress(class_counts=tuple(np.bincount(y, minlength=3).tolist()))
+    net = classifier(Reweighted, criterion__criterion=loss, criterion__tau=1.0, callbacks=[WeightLog()], max_epochs=4)
+    net.fit(X, y)
+    assert list(dict.fromkeys(seen)) == [0.0, 0.25, 0.5, 0.75]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -22,6 +22,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -38,6 +40,8 @@ import reweigh
 from reweigh.integrations.transformers import WeightLog, loss, watch
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.term import TERM
+from reweigh.torch import Reweighted
+from reweigh.torch.losses import LDAM
 
 VOCABULARY, RATE, TAU = 24, 0.02, 8.0
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -428,6 +432,51 @@ def test_objective_over_the_batch_says_what_a_batch_is(tmp_path):
 # --- mixtures of experts ---
 
 
+def test_late_class_weights_start_by_themselves(tmp_path):
+    seen = []
+
+    class Progress(LDAM):
+        def sample_weight(self, target, progress=1.0):
+            seen.append(progress)
+            return super().sample_weight(target, progress)
+
+    criterion = Reweighted(Progress(class_counts=(3, 5)), tau=1.0)
+
+    def function(outputs, labels, num_items_in_batch=None):
+        return criterion(outputs.logits, labels, count=num_items_in_batch)
+
+    data = rows(lambda rng, tokens: int(rng.integers(2)))
+    settings = arguments(tmp_path, max_steps=4)
+    trainer = Trainer(bert(num_labels=2), settings, train_dataset=data, compute_loss_func=function)
+    trainer.add_callback(WeightLog(criterion))
+    trainer.train()
+    assert seen == [0.0, 0.25, 0.5, 0.75]
+
+
+def t5():
+    torch.manual_seed(0)
+    small = {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(**small, decoder_start_token_id=0, pad_token_id=0))
+
+
+def test_sequence_to_sequence_training_needs_its_collator(tmp_path):
+    """The Trainer keeps the labels from the model, so the collator must make the decoder's inputs."""
+    data = rows(lambda rng, tokens: tokens[:4])
+    model = t5()
+    trainer = Trainer(model, arguments(tmp_path), train_dataset=data, compute_loss_func=loss(tau=TAU))
+    with pytest.raises(ValueError, match=r"DataCollatorForSeq2Seq\(tokenizer, model=model\)"):
+        watch(trainer)
+
+    def collate(examples):  # one's own is taken to know
+        batch = {name: torch.tensor([e[name] for e in examples]) for name in examples[0]}
+        return batch | {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(batch["labels"])}
+
+    settings = arguments(tmp_path, remove_unused_columns=False)
+    trainer = Trainer(model, settings, train_dataset=data, data_collator=collate, compute_loss_func=loss(tau=TAU))
+    watch(trainer).train()
+    assert np.isfinite(trainer.state.log_history[0]["plain_loss"])
+
+
 def mixtral(coefficient):
     torch.manual_seed(0)
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": True}
@@ -542,13 +591,9 @@ def test_misuse_at_construction(tmp_path):
 @pytest.mark.processes
 def test_two_processes_take_the_step_of_one(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    finished = subprocess.run(
-        [*command, str(Path(__file__).parent / "workers" / "trainer.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
+    finished = children.run(
+        [*command, Path(__file__).parent / "workers" / "trainer.py", tmp_path],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "ACCELERATE_USE_CPU": "true"},
-        check=False,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     cases = {"classification": TASKS["classification"], "language model": TASKS["language model"]}

@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from children import answers
 from instances import INSTANCES, N_GROUPS
 
 pytestmark = pytest.mark.processes
@@ -63,13 +64,7 @@ def shards(tmp_path_factory):
     context = torch.multiprocessing.get_context("spawn")
     queue, file = context.Queue(), tmp_path_factory.mktemp("ranks") / "rendezvous"
     processes = [context.Process(target=worker, args=(rank, file, queue)) for rank in range(RANKS)]
-    for process in processes:
-        process.start()
-    found = {rank: results for rank, *results in (queue.get(timeout=120) for _ in processes)}
-    for process in processes:
-        process.join(timeout=60)
-    assert [process.exitcode for process in processes] == [0] * RANKS
-    return found
+    return {rank: results for rank, *results in answers(processes, queue)}
 
 
 @pytest.fixture(scope="module")

@@ -248,3 +248,13 @@ def test_float32_keeps_its_digits_at_large_offsets():
     for objective in (KLDRO(rho=0.2), Chi2DRO(rho=0.2), Chi2DRO(reg=0.5)):
         expected = objective.weigh(small.astype(np.float64), ()).weights
         np.testing.assert_allclose(objective.weigh(small + np.float32(1e4), ()).weights, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("objective", [Chi2DRO(rho=0.4), DORO(eps=0.1, alpha=0.5, divergence="chi2")], ids=repr)
+@pytest.mark.parametrize("scale", [1e-30, 1e20, 1e37])
+def test_the_chi_square_ball_does_not_know_the_unit_of_the_loss(objective, scale):
+    """Squares of such losses are beyond float32."""
+    ordinary = objective.weigh(LOSSES.astype(np.float32), ()).weights
+    scaled = objective.weigh((LOSSES * scale).astype(np.float32), ()).weights
+    np.testing.assert_allclose(scaled, ordinary, rtol=1e-4, atol=1e-5)
+    assert np.ptp(ordinary) > 0.5

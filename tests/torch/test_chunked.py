@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 import torch
 import torch.nn.functional as F
@@ -372,14 +372,7 @@ def test_compiled_to_machine_code():
 @pytest.mark.processes
 def test_shards_give_the_gradients_of_the_batch():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(WORKER)]
-    finished = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        check=False,
-    )
+    finished = children.run(command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
     assert finished.returncode == 0, finished.stderr[-3000:]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 import torch
 
@@ -18,13 +18,8 @@ WORKERS = Path(__file__).parent / "workers"
 @pytest.mark.processes
 def test_gradients_of_shards_are_those_of_the_batch():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    finished = subprocess.run(
-        [*command, str(WORKERS / "gradients.py")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-        check=False,
+    finished = children.run(
+        [*command, WORKERS / "gradients.py"], env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
 

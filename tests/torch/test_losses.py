@@ -17,6 +17,7 @@ from reweigh.torch.losses import (
     LDAM,
     MSE,
     ClassBalanced,
+    ClassLoss,
     CosineLinear,
     CrossEntropy,
     Focal,
@@ -172,6 +173,36 @@ def test_ignored_labels_are_zero_and_masked():
     torch.testing.assert_close(reweigh.rgd(losses, gamma=0.0, mask=mask), expected)
 
 
+@pytest.mark.parametrize("ignored", [-100, 2, 255])
+@pytest.mark.parametrize("loss", [loss for loss in CLASSIFIERS if isinstance(loss, ClassLoss)], ids=repr)
+def test_every_class_loss_leaves_ignored_labels_out(loss, ignored):
+    """Losses, gradients and re-weighting are those of the real units alone."""
+    torch.manual_seed(0)
+    loss = replace(loss, ignore_index=ignored)
+    output, target = torch.randn(5, 3, dtype=torch.float64), torch.tensor([0, ignored, 1, 0, ignored])
+    target = target.to(torch.uint8) if ignored == 255 else target
+    real = target != ignored
+    both = output.clone().requires_grad_()
+    losses = loss(both, target)
+    torch.testing.assert_close(losses[real], loss(output[real], target[real]))
+    assert losses[~real].tolist() == [0.0, 0.0]
+    assert loss.mask(target).tolist() == real.tolist()
+    (slope,) = torch.autograd.grad(losses.sum(), both)
+    assert slope[~real].abs().sum() == 0
+    assert torch.isfinite(slope).all()
+    found = reweigh.torch.Reweighted(loss, tau=2.0)(output, target)
+    torch.testing.assert_close(found, reweigh.torch.Reweighted(loss, tau=2.0)(output[real], target[real]))
+
+
+def test_an_ignored_label_in_place_of_the_bases_own():
+    named = ClassBalanced(base="focal", ignore_index=-1).bind([3, 1])
+    assert named.mask(torch.tensor([0, -1])).tolist() == [True, False]
+    given = ClassBalanced(base=Focal(gamma=1.0, ignore_index=7), ignore_index=-1).bind([3, 1])
+    assert given.mask(torch.tensor([7, -1])).tolist() == [True, False]
+    with pytest.raises(ValueError, match=r"`ignore_index` marks class indices, got -1 with MSE"):
+        ClassBalanced(base=MSE(), ignore_index=-1)
+
+
 def test_nothing_is_ignored_silently():
     with pytest.raises(IndexError):
         CrossEntropy()(torch.zeros(1, 3), torch.tensor([-100]))
@@ -267,7 +298,7 @@ def test_bce_by_hand():
     second = (math.log(2) + 2 * math.log(4 / 3)) / 2
     torch.testing.assert_close(losses, torch.tensor([first, second]))
     assert BCE()(output[:, 0], target[:, 0]).shape == (2,)
-    with pytest.raises(ValueError, match="one entry a label"):
+    with pytest.raises(ValueError, match="one entry per label"):
         BCE(pos_weight=(1.0, 2.0, 3.0))(output, target)
 
 

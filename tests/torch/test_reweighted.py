@@ -16,9 +16,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import reweigh
 from reweigh import RGD
+from reweigh.objectives.cvar import CVaR
 from reweigh.objectives.scdro import SCDRO
 from reweigh.objectives.superloss import SuperLoss
+from reweigh.objectives.term import TERM
 from reweigh.torch import Reweighted, global_count
+from reweigh.torch.losses import CrossEntropy, Focal
 
 torch.manual_seed(0)
 B, C = 6, 4
@@ -177,7 +180,7 @@ LEVELS = {
     # means over the rest, then over the two samples
     "sample": (weight(3.7 / 3) * 3.7 / 3 + weight(2.1 / 2) * 2.1 / 2) / 2,
 }
-PLAIN = {"token": 5.8 / 5, "sequence": 5.8 / 5, "sample": (3.7 / 3 + 2.1 / 2) / 2}
+PLAIN = 5.8 / 5  # the criterion's own, whatever the level
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -185,7 +188,7 @@ def test_levels_written_out(level):
     logits, labels = token_inputs()
     reweighted = Reweighted(nn.CrossEntropyLoss(), tau=1.0, level=level)
     assert float(reweighted(logits, labels)) == pytest.approx(LEVELS[level], rel=1e-9)
-    assert float(reweighted.eval()(logits, labels)) == pytest.approx(PLAIN[level], rel=1e-9)
+    assert float(reweighted.eval()(logits, labels)) == pytest.approx(PLAIN, rel=1e-9)
     saturating = Reweighted(nn.CrossEntropyLoss(), tau=1.2, level=level)  # the two sequence means differ in weight
     assert float(saturating(logits, labels)) != pytest.approx(LEVELS[level], rel=1e-3)
 
@@ -199,7 +202,38 @@ def test_a_callable_level():
     assert "level='largest'" in repr(reweighted)
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("weights", [None, CLASS_WEIGHT], ids=["plain", "class weights"])
+@pytest.mark.parametrize("rule", [torch.flatten, lambda x: x.flatten(1).mean(1), lambda x: x.flatten(1).sum(1)])
+def test_a_callable_level_keeps_masks_and_class_weights(rule, weights):
+    """Against the named level of the same units; sums over pixels weigh by fifteen times the mean."""
+    summed = rule(torch.ones(1, 15)).item() == 15 if rule is not torch.flatten else False
+    level = "token" if rule is torch.flatten else "sequence"
+    criterion = nn.CrossEntropyLoss(weight=weights, ignore_index=2)
+    ours, named = Reweighted(criterion, tau=30.0, level=rule), Reweighted(criterion, tau=30.0, level=level)
+    loss, expected = ours(IMAGE, PIXELS), named(IMAGE, PIXELS)
+    torch.testing.assert_close(ours.losses, named.losses * (15 if summed else 1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours.mask, named.mask)
+    if not summed:
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours.eval()(IMAGE, PIXELS), criterion(IMAGE, PIXELS), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("level", ["sample", "token", "sequence", lambda x: x.flatten(1).mean(1)])
+def test_evaluation_with_sample_weights_of_one_is_the_criterion(level):
+    criterion = nn.CrossEntropyLoss(weight=CLASS_WEIGHT, ignore_index=2)
+    reweighted = Reweighted(criterion, level=level).eval()
+    units = 30 if level == "token" else 2
+    for own in (torch.ones(units), torch.ones(2, 3, 5)):
+        found = reweighted(IMAGE, PIXELS, sample_weight=own)
+        torch.testing.assert_close(found, criterion(IMAGE, PIXELS), rtol=1e-12, atol=0)
+    own = torch.rand(2, 3, 5, dtype=torch.float64)  # of each element: their weighted mean
+    amounts = own * torch.where(PIXELS == 2, 0.0, CLASS_WEIGHT[PIXELS])
+    losses = F.cross_entropy(IMAGE, PIXELS, reduction="none")
+    expected = (amounts * losses).sum() / amounts.sum()
+    torch.testing.assert_close(reweighted(IMAGE, PIXELS, sample_weight=own), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("level", ["sample", "token", "sequence"])
 def test_token_levels_with_class_weights_keep_torchs_denominator(level):
     criterion = nn.CrossEntropyLoss(weight=CLASS_WEIGHT, ignore_index=2)
     found = Reweighted(criterion, tau=1.0, level=level).eval()(IMAGE, PIXELS)
@@ -569,8 +603,8 @@ def test_a_criterion_without_units_is_refused():
         Reweighted(nn.CrossEntropyLoss())(LOGITS[0], LABELS[0])
     with pytest.raises(TypeError, match="must return a tensor of losses, got dict"):
         Reweighted(lambda a, b: {"loss": a - b})(VALUES, TARGETS)
-    with pytest.raises(TypeError, match="must be a module or a function, got 'mse'"):
-        Reweighted("mse")
+    with pytest.raises(TypeError, match="must be a module or a function, got 3"):
+        Reweighted(3)
 
 
 def test_errors_at_construction():
@@ -588,6 +622,106 @@ def test_errors_at_construction():
         Reweighted(nn.MSELoss(), tau=-1)
     with pytest.raises(TypeError, match="unexpected keyword argument 'temperature'"):
         Reweighted(nn.MSELoss(), temperature=1.0)
+    with pytest.raises(TypeError, match="`floor` must be True or False, got 'no'"):
+        Reweighted(nn.MSELoss(), floor="no")
+
+
+# --- what may stand for criterion and objective ---
+
+
+@pytest.mark.parametrize(
+    ("given", "objective"),
+    [
+        ("cvar:alpha=0.1", CVaR(alpha=0.1)),
+        (reweigh.method("term:t=2"), TERM(t=2.0)),
+        (reweigh.ReverseKL(tau=2.0), RGD(weight=reweigh.ReverseKL(tau=2.0))),
+        (CVaR(alpha=0.3), CVaR(alpha=0.3)),
+    ],
+    ids=str,
+)
+def test_anything_that_stands_for_an_objective(given, objective):
+    found, expected = Reweighted(nn.CrossEntropyLoss(), given), Reweighted(nn.CrossEntropyLoss(), objective)
+    assert found.objective == objective
+    torch.testing.assert_close(found(LOGITS, LABELS), expected(LOGITS, LABELS))
+
+
+def test_a_method_may_stand_for_both():
+    for given in ("focal:gamma=1+rgd:tau=3", reweigh.method("focal:gamma=1+rgd:tau=3")):
+        found = Reweighted(given)
+        expected = Reweighted(Focal(gamma=1.0), tau=3.0)
+        torch.testing.assert_close(found(LOGITS, LABELS), expected(LOGITS, LABELS))
+    assert Reweighted("focal", tau=3.0).objective == RGD(tau=3.0)
+    assert Reweighted("cvar").criterion.inner == CrossEntropy()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((nn.MSELoss(), RGD), r"`objective` must be a value, got the class RGD\. Call it: RGD\(\)\."),
+        ((nn.MSELoss(), reweigh.KL), r"got the class KL\. Call it: KL\(\)\."),
+        ((nn.MSELoss,), r"got the class MSELoss\. Call it: MSELoss\(\)\."),
+        ((nn.MSELoss(), 0.5), r"`objective` must be a method's text, .*got float\. For example \"rgd:tau=3\""),
+        ((nn.MSELoss(), "rgf"), r"there is no method named 'rgf'\. Did you mean 'rgd'"),
+        ((nn.MSELoss(), "focal+rgd"), r"'focal\+rgd' has a loss of its own, got MSELoss.*Reweighted\(method\)"),
+        ((nn.MSELoss(), "rgd+sam"), r"got 'rgd\+sam' with the step SAM\(.*and use `built\.step` in your training loop"),
+        ((nn.MSELoss(), "rgd+ema"), r"with the average EMA\(.*`built\.average`"),
+        (("hardness+focal",), r"with the sampler Hardness\(.*`built\.sampler`"),
+        (("focal+rgd", RGD()), r"'focal\+rgd' has an objective of its own"),
+    ],
+    ids=str,
+)
+def test_what_cannot_stand_for_them_gets_one_sentence(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Reweighted(*arguments)
+
+
+# --- inputs by name, weights of elements ---
+
+
+def test_inputs_by_name():
+    criterion = nn.CrossEntropyLoss()
+    torch.testing.assert_close(
+        Reweighted(criterion)(input=LOGITS, target=LABELS), Reweighted(criterion)(LOGITS, LABELS)
+    )
+    torch.testing.assert_close(Reweighted(criterion)(LOGITS, target=LABELS), Reweighted(criterion)(LOGITS, LABELS))
+    spoken, frames, labels = SPOKEN
+    found = Reweighted(nn.CTCLoss())(SPEECH, spoken, input_lengths=frames, target_lengths=labels)
+    torch.testing.assert_close(found, Reweighted(nn.CTCLoss())(SPEECH, *SPOKEN))
+    for names in ({"output": LOGITS}, {"input": LOGITS}):
+        torch.testing.assert_close(Reweighted(Focal())(**names, target=LABELS), Reweighted(Focal())(LOGITS, LABELS))
+
+    def scaled(output, target, *, scale=1.0):
+        return scale * (output - target) ** 2
+
+    own = (2.0 * (VALUES - TARGETS) ** 2).tolist()
+    found = Reweighted(scaled)(VALUES, target=TARGETS, scale=2.0)
+    assert float(found) == pytest.approx(sum(weight(x) * x for x in own) / B, rel=1e-12)
+    with pytest.raises(TypeError, match="the criterion takes input, target, got targets as well"):
+        Reweighted(criterion)(LOGITS, targets=LABELS)
+
+
+@pytest.mark.parametrize("level", ["token", "sample", "sequence"])
+def test_weights_of_elements(level):
+    """Weights of zero and one are labels that are ignored."""
+    kept = PIXELS != 2
+    found = Reweighted(nn.CrossEntropyLoss(), level="token")(IMAGE, PIXELS, sample_weight=kept.double())
+    ignored = Reweighted(nn.CrossEntropyLoss(ignore_index=2), level="token")(IMAGE, PIXELS)
+    torch.testing.assert_close(found, ignored)
+    own = 0.5 + torch.rand(2, 1, 1, dtype=torch.float64).expand(2, 3, 5)  # the same for all elements of a sample
+    of_elements = Reweighted(nn.CrossEntropyLoss(), level=level)(IMAGE, PIXELS, sample_weight=own)
+    of_units = own.flatten() if level == "token" else own[:, 0, 0]
+    expected = Reweighted(nn.CrossEntropyLoss(), level=level)(IMAGE, PIXELS, sample_weight=of_units)
+    torch.testing.assert_close(of_elements, expected)
+
+
+def test_no_gradient_flows_through_sample_weights():
+    """As in `rgd`: they are data."""
+    own, logits = torch.ones(B, dtype=torch.float64, requires_grad=True), LOGITS.clone().requires_grad_()
+    for loss in (
+        Reweighted(nn.CrossEntropyLoss())(logits, LABELS, sample_weight=own),
+        reweigh.rgd(F.cross_entropy(logits, LABELS, reduction="none"), sample_weight=own),
+    ):
+        assert torch.autograd.grad(loss, [logits, own], allow_unused=True)[1] is None
 
 
 def test_errors_per_call():
@@ -599,7 +733,7 @@ def test_errors_per_call():
 
 def test_repr_tells_the_options():
     text = repr(Reweighted(nn.CrossEntropyLoss(), tau=3.0, level="token", floor=False))
-    assert "objective=RGD(tau=3.0" in text
+    assert "objective=RGD(weight=KL(tau=3.0" in text
     assert "level='token', floor=False" in text
 
 

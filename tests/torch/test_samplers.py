@@ -11,6 +11,7 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 import torch
+from children import answers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
@@ -822,12 +823,7 @@ def test_two_processes_keep_identical_trees():
     context = torch.multiprocessing.get_context("spawn")
     results = context.Queue()
     workers = [context.Process(target=work, args=(rank, port, results)) for rank in range(2)]
-    for worker in workers:
-        worker.start()
-    found = dict(results.get(timeout=120) for _ in workers)
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
+    found = dict(answers(workers, results))
     for config in ADAPTIVE:
         (log0, p0, error0), (log1, p1, error1) = found[0][name(config)], found[1][name(config)]
         assert p0 == p1

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.multiprocessing as mp
+from children import ended
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -745,7 +746,10 @@ def worker(rank, store, results):
 
 @pytest.mark.processes
 def test_two_ranks_equal_the_whole_batch(tmp_path):
-    mp.spawn(worker, args=(tmp_path / "store", tmp_path), nprocs=2)
+    ranks = mp.spawn(worker, args=(tmp_path / "store", tmp_path), nprocs=2, join=False)
+    with ended(ranks.processes):
+        while not ranks.join():
+            pass
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     for name, step in PARALLEL.items():
         model = linear()

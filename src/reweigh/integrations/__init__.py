@@ -1,10 +1,41 @@
-"""Adapters to the trainers people already use, one file each; a file is imported when it is first asked for."""
+"""Adapters to the trainers people already use, one file each; a file is loaded when it is first used."""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and the folder the same
+    from reweigh.integrations import (
+        boosting,
+        cleanlab,
+        jax,
+        keras,
+        lightning,
+        logging,
+        sklearn,
+        skorch,
+        transformers,
+        trl,
+    )
+
+__all__ = [
+    "boosting",
+    "cleanlab",
+    "jax",
+    "keras",
+    "lightning",
+    "logging",
+    "sklearn",
+    "skorch",
+    "transformers",
+    "trl",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

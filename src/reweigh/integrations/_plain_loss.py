@@ -1,27 +1,33 @@
-"""The loss without weights, over the calls of a while: what a trainer's log has beside the re-weighted one."""
+"""The loss without weights, over several calls: what a trainer's log has beside the re-weighted one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from reweigh.torch.reweighted import Units
+from reweigh.torch.reweighted import Reweighted
+
+#: The sum of a criterion's own losses, and what its mean divides that by.
+Sums = tuple[Tensor, Tensor | int]
 
 
 class PlainLoss:
     """The criterion's own mean over several calls: with its class weights and smoothing, without ignored labels.
 
-    It is what `criterion` alone would have said, and so can be compared with a validation loss; the losses that a
-    weight is made from cannot. The sums stay on their device until `value` is asked for.
+    It is what `criterion` alone would have returned, and so can be compared with a validation loss; the losses that a
+    weight is made from cannot. The sums stay on their device until `value` is read.
     """
 
     def __init__(self) -> None:
-        self._loss: Tensor | float = 0.0
-        self._amount: Tensor | float = 0.0
+        self._loss: Any = 0.0
+        self._amount: Any = 0.0
 
-    def add(self, units: Units) -> None:
-        """Take note of one call."""
-        self._loss = self._loss + units.own.sum()
-        self._amount = self._amount + (units.own.shape[0] if units.measure is None else units.measure.sum())
+    def add(self, given: Reweighted | Sums) -> None:
+        """Take note of one call: of a criterion's last, or of the sums of an earlier one."""
+        sums = given.plain if isinstance(given, Reweighted) else given
+        if sums is not None:
+            self._loss, self._amount = self._loss + sums[0], self._amount + sums[1]
 
     def value(self) -> float:
         """The mean so far; not a number before anything has counted."""

@@ -25,10 +25,10 @@ Array = Any
 
 
 class Step(NamedTuple):
-    """What one evaluation leaves behind, beside the loss and the gradients. A pytree, so `jit` and `scan` carry it.
+    """What one evaluation gives beside the loss and the gradients. A pytree, so `jit` and `scan` carry it.
 
     `state` belongs to the next call; `plain` is the mean loss without re-weighting, which is what to log; `losses`
-    and `weights` have one entry a unit, for :class:`~reweigh.Monitor`; `aux` is whatever else the loss returned.
+    and `weights` have one entry per unit, for :class:`~reweigh.Monitor`; `aux` is whatever else the loss returned.
     """
 
     state: State
@@ -69,7 +69,7 @@ def value_and_grad(
     nonfinite: Nonfinite | None = None,
     transform: Callable[..., Any] = jax.value_and_grad,
 ) -> Callable[..., tuple[tuple[Array, Step], Any]]:
-    r"""`jax.value_and_grad` of an objective over the losses that `losses_of` returns, one a unit.
+    r"""`jax.value_and_grad` of an objective over the losses that `losses_of` returns, one per unit.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ def value_and_grad(
     -------
     Callable
         `step(state, *arguments, mask=, sample_weight=, groups=, count=)`, which returns `(loss, Step), gradients`.
-        Pure: it may be put into `jit`, `scan`, `vmap` and sharded programs.
+        Pure: it may be put into `jit`, `scan`, `vmap` and sharded programs. Inside `shard_map`, loss, losses and
+        `plain` are those of the device's own shard; see :doc:`/exact` for `count` and gradients there.
 
     Examples
     --------

@@ -19,7 +19,17 @@ from reweigh.weights import KL, ReverseKL, WeightFunction
 if find_spec("keras") is None:
     raise missing("keras", "keras")
 
-import keras
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name != "tensorflow":
+        raise
+    raise ModuleNotFoundError(
+        "Keras runs on TensorFlow unless told otherwise, and TensorFlow is not installed. Set the environment variable "
+        "KERAS_BACKEND to torch or jax, whichever you have, before Keras is first imported: "
+        "os.environ['KERAS_BACKEND'] = 'torch'.",
+        name="tensorflow",
+    ) from error
 
 __all__ = ["Reweighted", "WeightMetric", "weights_of"]
 
@@ -112,7 +122,7 @@ class Reweighted(keras.losses.Loss):
     Keras uses the training loss for validation as well, so `val_loss` is the re-weighted number. Choose models and
     stop early by a plain metric: `metrics=loss.metrics()` adds `plain_loss`, hence `val_plain_loss`, and what the
     weights do. Objectives that normalise over the batch see the losses without `sample_weight`. Padding that Keras
-    marks (`mask_zero`, `Masking`) and labels of `ignore_class` are no units: they get no share of the weight and count
+    marks (`mask_zero`, `Masking`) and labels of `ignore_class` are not units: they get no share of the weight and count
     in no metric.
     """
 
@@ -281,7 +291,7 @@ class WeightMetric(keras.metrics.Metric):
             values = ops.where(measure > 0.0, values, ops.zeros_like(values))  # whatever padding holds, NaN included
         if sample_weight is not None:
             own = ops.cast(ops.convert_to_tensor(sample_weight), values.dtype)
-            if len(own.shape) != len(values.shape):  # one a sample, rather than one an element
+            if len(own.shape) != len(values.shape):  # one per sample, rather than one per element
                 own = ops.reshape(own, (-1,) + (1,) * (len(values.shape) - 1))
             measure = measure * own
         self.sums["units"].assign_add(ops.cast(ops.sum(measure), self.dtype))

@@ -32,8 +32,8 @@ class WeightLog(Callback):
 
     For each criterion found in the module: the plain mean loss, the mean weight, the share of clipped units and the
     effective sample size :math:`(\sum w)^2 / (n \sum w^2)`, over all batches since the last row. In between,
-    tensors stay on their device and nothing waits for them. After training, a warning says so if re-weighting did
-    nothing, or nothing good.
+    tensors stay on their device and nothing waits for them. After training, a warning reports if re-weighting did
+    nothing, or nothing good. Losses whose class weights start late (LDAM) learn here how far training is.
 
     Parameters
     ----------
@@ -106,10 +106,18 @@ class WeightLog(Callback):
         every = self._every(trainer)
         self._logged_at = trainer.global_step - (trainer.global_step % every if every else 0)
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Pass on how far training is, for losses whose class weights start late."""
+        done, whole = trainer.current_epoch, trainer.max_epochs
+        if whole is None or whole < 1:  # trained by steps
+            done, whole = trainer.global_step, trainer.max_steps
+        for criterion in self._criteria.values():
+            criterion.progress = done / whole if whole > 0 else 0.0
+
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Let the state of the objectives move, also where an epoch ends with fewer micro-batches than a step has."""
+        """Advance the state of the objectives, also where an epoch ends with fewer micro-batches than a step has."""
         for criterion in self._criteria.values():
             criterion.flush()
 
@@ -121,18 +129,18 @@ class WeightLog(Callback):
         if not every:
             return
         for name, criterion in self._criteria.items():
-            units, weights = criterion.units, criterion.weights
+            weights = criterion.weights
             # A criterion that was not called for this batch still holds those of an earlier one.
-            if units is None or weights is None or weights is self._seen.get(name):
+            if weights is None or weights is self._seen.get(name):
                 continue
             self._seen[name] = weights
-            self.monitors[name].update(units.seen, weights, mask=criterion.mask)
-            self._plain[name].add(units)
+            self.monitors[name].update(criterion)
+            self._plain[name].add(criterion)
         if trainer.global_step - self._logged_at >= every:
             self._write(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write what is left, and say what was found."""
+        """Write what is left, and report findings."""
         self._write(trainer)
         for name, monitor in self.monitors.items():
             for finding in monitor.findings():

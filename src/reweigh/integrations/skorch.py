@@ -153,7 +153,7 @@ class ReweightedBCEWithLogits(nn.BCEWithLogitsLoss):
 
 
 class WeightLog(Callback):
-    """A skorch callback that adds the statistics of re-weighting to the history, a row an epoch.
+    """A skorch callback that adds the statistics of re-weighting to the history, one row per epoch.
 
     skorch's `train_loss` is the number that is descended, which is re-weighted. This adds `plain_loss` beside it, and
     `weight_mean`, `clip_share` and `ess_share`, over the training batches of the epoch. They are printed with the rest.
@@ -192,17 +192,18 @@ class WeightLog(Callback):
         self.plain_ = PlainLoss()
 
     def on_epoch_begin(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
-        """Start a new row."""
+        """Start a new row, and pass on how far training is, for losses whose class weights start late."""
         self.monitor_.reset()
         self.plain_ = PlainLoss()
+        assert self.criterion_ is not None
+        self.criterion_.progress = (len(net.history) - 1) / net.max_epochs
 
     def on_batch_end(self, net: Any, batch: Any = None, training: bool | None = False, **kwargs: Any) -> None:
         """Take note of a training batch."""
         assert self.criterion_ is not None
-        units, weights = self.criterion_.units, self.criterion_.weights
-        if training and units is not None and weights is not None:
-            self.monitor_.update(units.seen, weights, mask=self.criterion_.mask)
-            self.plain_.add(units)
+        if training and self.criterion_.weights is not None:
+            self.monitor_.update(self.criterion_)
+            self.plain_.add(self.criterion_)
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
         """Write the row."""

@@ -19,7 +19,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from reweigh import _validate as validate
 from reweigh._array import sum_over_ranks, widen
-from reweigh.integrations._plain_loss import PlainLoss
+from reweigh.integrations._plain_loss import PlainLoss, Sums
 from reweigh.monitor import Monitor
 from reweigh.objectives._base import Objective
 from reweigh.torch._criterion import Criterion
@@ -63,10 +63,11 @@ def loss(
     level
         Which unit gets a weight where labels have two axes: `"token"`, each on its own, or `"sequence"`, the row by its
         mean loss. Both divide by the number of tokens. By default a label of rank one is an example, an integer label
-        of rank two a token, and a row of numbers (several values or classes an example) an example.
+        of rank two a token, and a row of numbers (several values or classes per example) an example.
     shift
         Whether position t predicts label t + 1. By default as the class of the model's output says: causal language
-        models do; token classifiers, masked and sequence-to-sequence models do not.
+        models do; token classifiers, masked and sequence-to-sequence models do not. The last need the collator
+        `DataCollatorForSeq2Seq(tokenizer, model=model)`.
     problem_type
         As in `model.config.problem_type`. Needed only for rows of floating-point labels, which are either several
         classes or several values; one output is a regression, integer labels are a classification.
@@ -96,7 +97,7 @@ def loss(
 
     Notes
     -----
-    An objective that normalises over the batch normalises over one micro-batch here, on all ranks, and says so once.
+    An objective that normalises over the batch normalises over one micro-batch here, on all ranks, and warns once.
     With packed rows a row is not a sequence: keep to tokens there. Before version 5 the Trainer counts the first label
     of a causal model too, which nothing predicts; the loss is divided by that number as the model's own is.
     """
@@ -209,13 +210,13 @@ class Loss(nn.Module):
         if labels.is_floating_point():
             raise ValueError(
                 f"labels of shape {tuple(labels.shape)} and dtype {labels.dtype} for logits of shape "
-                f"{tuple(logits.shape)} can mean several classes or several values an example. Pass "
+                f"{tuple(logits.shape)} can mean several classes or several values per example. Pass "
                 "problem_type='multi_label_classification' or problem_type='regression'; class indices are integers."
             )
         return "single_label_classification"
 
     def _classes(self, outputs: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Class scores and class indices, shifted, and one a row where each is a unit of its own."""
+        """Class scores and class indices, shifted, and one per row where each is a unit of its own."""
         if logits.shape[:-1] != labels.shape:
             raise _unknown_head(outputs, logits, labels)
         if labels.ndim == 1:
@@ -270,7 +271,7 @@ class WeightLog(TrainerCallback, ExportableState):
     what this process saw since the last log, `window` micro-batches at most. Values are brought to the host when the
     Trainer logs and at no other time; what stands out in the last micro-batches is said once when training ends.
 
-    A stateful objective moves once an optimiser step, also under accumulation; its state is saved in each checkpoint's
+    A stateful objective moves once per optimiser step, also under accumulation; its state is saved in each checkpoint's
     `trainer_state.json` and restored by `train(resume_from_checkpoint=...)`.
 
     Parameters
@@ -295,7 +296,7 @@ class WeightLog(TrainerCallback, ExportableState):
         validate.whole("window", window, 1)
         self.loss = loss
         self.reweighted = loss.reweighted if isinstance(loss, Loss) else loss
-        self._recent: deque[tuple[Units, Tensor]] = deque(maxlen=window)
+        self._recent: deque[tuple[Units, Tensor, Sums]] = deque(maxlen=window)
         self._unlogged = 0
         self.reweighted.register_forward_hook(self._remember)
 
@@ -322,8 +323,12 @@ class WeightLog(TrainerCallback, ExportableState):
         if self.loss.router_aux_loss_coef is None and model is not None:
             self.loss.router_aux_loss_coef = getattr(model.config.get_text_config(), "router_aux_loss_coef", None)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass on how far training is, for losses whose class weights start late."""
+        self.reweighted.progress = state.global_step / max(state.max_steps, 1)
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Let the state move with the optimiser, also where an epoch ends with fewer micro-batches than a step has."""
+        """Advance the state with the optimiser, also where an epoch ends with fewer micro-batches than a step has."""
         self.reweighted.flush()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -334,28 +339,28 @@ class WeightLog(TrainerCallback, ExportableState):
         self._unlogged = 0
         stats = self._monitor(new).stats()
         plain = PlainLoss()
-        for units, _ in new:
-            plain.add(units)
+        for _, _, sums in new:
+            plain.add(sums)
         added = {"plain_loss": plain.value()} | {key: stats[key] for key in ("weight_mean", "ess_share", "clip_share")}
         logs.update(added)
         if state.log_history:  # written before the callbacks are called
             state.log_history[-1].update(added)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Say what stands out."""
+        """Report what stands out."""
         if self._recent and state.is_world_process_zero:
             for finding in self._monitor(list(self._recent)).findings():
                 logger.warning("re-weighting in the last %d micro-batches: %s", len(self._recent), finding)
 
     def _remember(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        units, weights = self.reweighted.units, self.reweighted.weights
-        if units is not None and weights is not None:
-            self._recent.append((units, weights))
+        units, weights, sums = self.reweighted.units, self.reweighted.weights, self.reweighted.plain
+        if units is not None and weights is not None and sums is not None:
+            self._recent.append((units, weights, sums))
             self._unlogged += 1
 
-    def _monitor(self, seen: list[tuple[Units, Tensor]]) -> Monitor:
+    def _monitor(self, seen: list[tuple[Units, Tensor, Sums]]) -> Monitor:
         monitor = Monitor.of(self.reweighted.objective, every=len(seen) + 1)
-        for units, weights in seen:
+        for units, weights, _ in seen:
             monitor.update(units.seen, weights, mask=None if units.measure is None else units.measure != 0)
         return monitor
 
@@ -393,8 +398,23 @@ def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
             f"`watch` needs a Trainer with compute_loss_func=reweigh.integrations.transformers.loss(...), got "
             f"{type(trainer).__name__} with {function!r}."
         )
+    _check_collator(trainer)
     put_in_front(trainer, WeightLog(function, window=window))
     return trainer
+
+
+def _check_collator(trainer: Any) -> None:
+    """A sequence-to-sequence model makes its decoder's inputs of the labels, which the Trainer keeps from it."""
+    collator = trainer.data_collator
+    known = (getattr(collator, "__module__", None) or type(collator).__module__).startswith("transformers.")
+    encodes = getattr(getattr(trainer.model, "config", None), "is_encoder_decoder", False)
+    if encodes and known and getattr(collator, "model", None) is None:
+        name = getattr(collator, "__name__", None) or type(collator).__name__
+        raise ValueError(
+            f"a Trainer with a loss function does not show the labels to the model, and {type(trainer.model).__name__} "
+            f"makes the inputs of its decoder from them; {name} does not. Pass "
+            "data_collator=DataCollatorForSeq2Seq(tokenizer, model=model), which does, to the Trainer."
+        )
 
 
 def put_in_front(trainer: Any, callback: TrainerCallback) -> None:
@@ -414,7 +434,7 @@ def warn_about_micro_batches(objective: Objective) -> None:
 
 
 def _number(num_items: Tensor | int, device: torch.device) -> Tensor:
-    """The denominator on the device; under `nn.DataParallel` it comes once a device, and one loss is for all."""
+    """The denominator on the device; under `nn.DataParallel` it comes once per device, and one loss is for all."""
     number = torch.as_tensor(num_items, device=device)
     return (number.sum() if number.ndim else number).clamp(min=1)
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, namespace
+from reweigh._array import Array, cast
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import advance, log_moving_average, present, tilt
+from reweigh.objectives._measure import advance, log_moving_average, tilt
 
 __all__ = ["ABSGD"]
 
@@ -31,7 +31,8 @@ class ABSGD(Objective):
     rate
         The share :math:`a` of the current batch in the moving average.
     sync
-        Whether the mean in :math:`u` is that of the batch over all data-parallel ranks.
+        Whether the mean in :math:`u` is that of the batch over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -59,10 +60,11 @@ class ABSGD(Objective):
 
     lam: float = 5.0
     rate: float = 0.5
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"lam": (1.0, 3.0, 5.0, 7.0), "rate": (0.25, 0.5, 0.75)}
     cost: ClassVar[str] = "O(B); over ranks, two reductions of a few numbers"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.non_zero("lam", self.lam, "A large value is the plain mean, a negative one favours easy units.")
@@ -85,5 +87,4 @@ class ABSGD(Objective):
         tilted = tilt(losses, t, measure, self.sync)
         log_mean = t * tilted.centre + tilted.log_mean
         log_u = log_moving_average(cast(state["log_u"], losses.dtype), log_mean, self.rate, state["step"] == 0)
-        weights = namespace(losses).exp(present(t * losses, measure, log_u) - log_u)
-        return Weighed(weights, advance(state, tilted.amount, log_u=log_u))
+        return Weighed(tilted.over(t, log_u), advance(state, tilted.amount, log_u=log_u))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from reweigh import _validate as validate
 from reweigh._array import Array
 from reweigh.objectives._base import Objective, State, Weighed, mean
-from reweigh.objectives._measure import chi2_ball, chi2_penalty, pool
+from reweigh.objectives._measure import chi2_ball, chi2_penalty, own_part, pool
 
 __all__ = ["Chi2DRO"]
 
@@ -32,7 +32,8 @@ class Chi2DRO(Objective):
     reg
         Price of the divergence, in units of the loss, instead of a radius.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -57,10 +58,11 @@ class Chi2DRO(Objective):
 
     rho: float | None = None
     reg: float | None = None
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rho": (0.01, 0.1, 0.5, 1.0, 2.0)}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rho is not None and self.reg is not None:
@@ -86,7 +88,7 @@ class Chi2DRO(Objective):
         """The worst-case probability of each unit, times the number of units."""
         whole, amounts, cut = pool(losses, measure, self.sync)
         if self.reg is None:
-            return Weighed(cut(chi2_ball(whole, amounts, self.rho)))
+            return Weighed(own_part(chi2_ball(whole, amounts, self.rho), cut))
         density = chi2_penalty(whole, amounts, self.reg)
         price = 0.5 * self.reg * (density - 1.0) * (density - 1.0)
-        return Weighed(cut(density), (), mean(density * whole - price, amounts))
+        return Weighed(own_part(density, cut), (), mean(density * whole - price, amounts))

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh._array import Array
+from reweigh._array import Array, namespace, reusing
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import pool, top_share
+from reweigh.objectives._measure import amount_of, own_part, pool, top_share
 
 __all__ = ["CVaR"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CVaR(Objective):
-    r"""Conditional value at risk: the mean loss of the hardest fraction :math:`\alpha` of the batch.
+    r"""Conditional value at risk: the mean loss of the hardest fraction alpha of the batch.
 
     .. math:: \sup_p \Big\{ \sum_i p_i \ell_i : p_i \le \frac{1}{\alpha B} \Big\}, \qquad w_i = B p_i
 
@@ -28,7 +28,8 @@ class CVaR(Objective):
     alpha
         The fraction of the batch, in (0, 1]; one is the plain mean.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -50,10 +51,11 @@ class CVaR(Objective):
     """
 
     alpha: float = 0.1
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"alpha": (0.1, 0.2, 0.5, 0.8)}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.fraction("alpha", self.alpha, "It is the fraction of the batch that counts.")
@@ -68,4 +70,5 @@ class CVaR(Objective):
     ) -> Weighed:
         """One over alpha for the hardest units."""
         whole, amounts, cut = pool(losses, measure, self.sync)
-        return Weighed(cut(top_share(whole, amounts, self.alpha * amounts.sum()) / self.alpha))
+        parts = top_share(whole, amounts, self.alpha * amount_of(whole, amounts))
+        return Weighed(own_part(reusing(namespace(parts).divide, parts, self.alpha), cut))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from reweigh import _validate as validate
-from reweigh._array import Array
+from reweigh._array import Array, namespace, reusing
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import chi2_ball, hide_absent, pool, positive_or_one, top_share
+from reweigh.objectives._measure import amount_of, chi2_ball, hide_absent, own_part, pool, top_share
 
 __all__ = ["DORO"]
 
@@ -33,7 +33,8 @@ class DORO(Objective):
     divergence
         `"cvar"` or `"chi2"`.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -57,10 +58,11 @@ class DORO(Objective):
     eps: float = 0.05
     alpha: float = 0.2
     divergence: Literal["cvar", "chi2"] = "cvar"
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"eps": (0.01, 0.05, 0.1, 0.2), "alpha": (0.1, 0.2, 0.5)}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.fraction("eps", self.eps, "It is the fraction of the batch to drop.", zero=True, one=False)
@@ -77,11 +79,14 @@ class DORO(Objective):
     ) -> Weighed:
         """Nothing for the dropped units, the worst-case density of the rest."""
         whole, amounts, cut = pool(losses, measure, self.sync)
-        part = 1.0 - top_share(whole, amounts, self.eps * amounts.sum())
-        kept = amounts * part
-        rest = hide_absent(whole, kept)
-        if self.divergence == "cvar":
-            density = top_share(rest, kept, self.alpha * kept.sum()) / self.alpha
-        else:
-            density = chi2_ball(rest, kept, 0.5 * (1.0 / self.alpha - 1.0) ** 2)
-        return Weighed(cut(part * density * (amounts.sum() / positive_or_one(kept.sum()))))
+        amount = amount_of(whole, amounts)
+        dropped = top_share(whole, amounts, self.eps * amount)
+        kept = 1.0 - self.eps
+        if self.divergence == "cvar":  # the hardest share with the dropped units, less these
+            xp = namespace(whole)
+            parts = reusing(xp.subtract, top_share(whole, amounts, (self.eps + self.alpha * kept) * amount), dropped)
+            return Weighed(own_part(reusing(xp.divide, parts, self.alpha * kept), cut))
+        part = 1.0 - dropped
+        rest = part if amounts is None else amounts * part
+        density = chi2_ball(hide_absent(whole, rest), rest, 0.5 * (1.0 / self.alpha - 1.0) ** 2)
+        return Weighed(own_part(part * density / kept, cut))

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, is_array, namespace, segment_sum, sum_over_ranks
+from reweigh._array import Array, cast, is_array, namespace, segment_counts, segment_sum, sum_over_ranks
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import advance, amounts_of, group_index, group_number, positive_or_one, present
+from reweigh.objectives._measure import advance, group_index, group_number, positive_or_one, present
 
 __all__ = ["GroupDRO"]
 
@@ -37,7 +37,8 @@ class GroupDRO(Objective):
     group_counts
         The number of training examples :math:`n_g` of each group.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -66,11 +67,12 @@ class GroupDRO(Objective):
     eta: float = 0.01
     adjustment: float = 0.0
     group_counts: tuple[int, ...] | None = None
-    sync: bool = True
+    sync: bool | str = True
 
     needs: ClassVar[tuple[str, ...]] = ("n_groups",)
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"eta": (0.001, 0.01, 0.1)}
     cost: ClassVar[str] = "O(B + groups); over ranks, one reduction of one number a group"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.n_groups is not None:
@@ -114,14 +116,15 @@ class GroupDRO(Objective):
         xp = namespace(losses)
         size = group_number(self)
         index = group_index(groups, measure, size)
-        amounts = amounts_of(losses, measure)
-        sums = xp.stack(
-            [
-                segment_sum(amounts * present(losses, measure, 0.0), index, size),
-                segment_sum(amounts, index, size),
+        if measure is None:
+            rows = [segment_sum(losses, index, size), segment_counts(index, size, losses)]
+        else:
+            rows = [
+                segment_sum(measure * present(losses, measure, 0.0), index, size),
+                segment_sum(measure, index, size),
             ]
-        )
-        sums = sum_over_ranks(sums) if self.sync else sums
+        sums = xp.stack(rows)
+        sums = sum_over_ranks(sums, self.sync)
         counts = positive_or_one(sums[1])
         log_q = cast(state["log_q"], losses.dtype) + self.eta * self._lifted(sums[0] / counts)
         log_q = log_q - log_q.max()

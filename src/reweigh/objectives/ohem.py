@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, namespace
+from reweigh._array import Array, cast, is_array, namespace, reusing
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import pool, positive_or_one, top_share
+from reweigh.objectives._measure import own_part, pool, positive_or_one, top_share
 
 __all__ = ["OHEM"]
 
@@ -25,7 +26,8 @@ class OHEM(Objective):
     keep
         The fraction of units to keep, in (0, 1]; at least one unit is kept.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -46,10 +48,11 @@ class OHEM(Objective):
     """
 
     keep: float = 0.5
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"keep": (0.25, 0.5, 0.75)}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.fraction("keep", self.keep, "It is the fraction of units to keep.")
@@ -64,8 +67,12 @@ class OHEM(Objective):
     ) -> Weighed:
         """The same for every unit kept, nothing for the rest."""
         whole, amounts, cut = pool(losses, measure, self.sync)
-        units = cast(amounts > 0, whole.dtype)
         # Less a rounding error: 0.7 of 10 units is 7 and not 8.
-        places = namespace(whole).ceil(self.keep * units.sum() * (1.0 - 1e-6))
-        kept = top_share(whole, units, places)
-        return Weighed(cut(kept * (amounts.sum() / positive_or_one((amounts * kept).sum()))))
+        if amounts is None:
+            wanted = self.keep * whole.shape[0] * (1.0 - 1e-6)
+            places = namespace(wanted).ceil(wanted) if is_array(wanted) else max(math.ceil(wanted), 1)
+            kept = top_share(whole, None, places)
+            return Weighed(own_part(reusing(namespace(kept).multiply, kept, whole.shape[0] / places), cut))
+        units = cast(amounts > 0, whole.dtype)
+        kept = top_share(whole, units, namespace(whole).ceil(self.keep * units.sum() * (1.0 - 1e-6)))
+        return Weighed(own_part(kept * (amounts.sum() / positive_or_one((amounts * kept).sum())), cut))

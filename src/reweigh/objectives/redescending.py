@@ -36,7 +36,8 @@ class Redescending(Objective):
     power
         How fast the weight falls beyond it: the exponent :math:`k`; zero is :class:`RGD`.
     surrogate
-        Return the mean of Phi, whose gradient is the same and whose value is the objective's own.
+        Return the mean of Phi, whose gradient is the same, whose value is the objective's own and whose second
+        derivative includes that of the weight.
 
     Returns
     -------
@@ -65,7 +66,12 @@ class Redescending(Objective):
     def __post_init__(self) -> None:
         validate.positive("tau", self.tau)
         validate.non_negative("power", self.power)
-        validate.one_of("surrogate", self.surrogate, (True, False))
+        validate.boolean("surrogate", self.surrogate)
+
+    @property
+    def clip_level(self) -> float | None:
+        """None, because the weight falls beyond `tau`; `tau` itself where `power` is zero."""
+        return self.tau if not is_array(self.power) and self.power == 0 else None
 
     @property
     def separable(self) -> bool:
@@ -78,9 +84,17 @@ class Redescending(Objective):
         """The weight of each unit from its own loss."""
         warn_if_mostly_negative(losses, 0.0, measure)
         xp = namespace(losses)
-        fall = xp.exp(-self.power * xp.log(clip(losses / self.tau, 1.0, None)))
-        weights = KL(tau=self.tau).of_constants(losses) * fall
+        beyond = clip(losses / self.tau, 1.0, None)
+        weights = KL(tau=self.tau).of_constants(losses)
+        if not is_array(self.power) and self.power == 1:  # the default, and much the cheapest
+            weights = weights / beyond
+        else:
+            weights = weights * xp.exp(-self.power * xp.log(beyond))
         return Weighed(weights, (), mean(self.phi(losses), measure) if self.surrogate else None)
+
+    def integral(self, losses: Array, state: State) -> Array | None:
+        """Phi of each loss with `surrogate`."""
+        return self.phi(losses) if self.surrogate else None
 
     def phi(self, losses: Array) -> Array:
         """The integral of the weight from 0 to the loss: `phi' = w`. Differentiable."""

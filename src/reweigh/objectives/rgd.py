@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, is_traced, namespace, stop_gradient, sum_over_ranks
+from reweigh._array import Array, ArrayT, cast, is_traced, namespace, stop_gradient, sum_over_ranks
 from reweigh.objectives._base import (
     Nonfinite,
     Objective,
@@ -23,12 +23,35 @@ from reweigh.objectives._base import (
 )
 from reweigh.weights import KL, ChiSquare, ReverseKL, WeightFunction
 
-__all__ = ["RGD", "rgd"]
+__all__ = ["RGD", "RGDOptions", "WeightOptions", "rgd"]
 
 Divergence = Literal["kl", "chi2", "revkl"]
 
+_WEIGHTS: Mapping[str, type[KL | ReverseKL | ChiSquare]] = {"kl": KL, "chi2": ChiSquare, "revkl": ReverseKL}
+_PARAMETERS = {kind: frozenset(field.name for field in fields(kind)) for kind in _WEIGHTS.values()}
 
-@dataclass(frozen=True, kw_only=True)
+
+class WeightOptions(TypedDict, total=False):
+    """The short form of a weight function: what `divergence` names, and its parameters."""
+
+    tau: float | None
+    divergence: Divergence
+    gamma: float | None
+    offset: float
+    scaled: bool
+
+
+class RGDOptions(WeightOptions, total=False):
+    """The keywords of :class:`RGD`, for what takes them in place of the objective itself."""
+
+    weight: WeightFunction
+    normalize: Literal["mean"] | None
+    surrogate: bool
+    warmup: int
+    sync: bool | str
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class RGD(Objective):
     r"""Re-weighted gradient descent: each loss times a gradient-free weight that grows with it.
 
@@ -40,21 +63,23 @@ class RGD(Objective):
 
     Parameters
     ----------
-    tau
-        Clip level, in units of the loss: :class:`~reweigh.KL`.
-    divergence
-        `"kl"` (exponential weight), `"revkl"` (reciprocal) or `"chi2"` (affine).
-    gamma, offset, scaled
-        As in the weight functions; `gamma` belongs to `"kl"`, `scaled` to `"chi2"`.
+    weight
+        The weight function: :class:`~reweigh.KL` (exponential), :class:`~reweigh.ReverseKL` (reciprocal) or
+        :class:`~reweigh.ChiSquare` (affine).
+    tau, divergence, gamma, offset, scaled
+        The short form of `weight`: `RGD(tau=3.0)` is `RGD(weight=KL(tau=3.0))`, and `divergence="revkl"` or
+        `"chi2"` names one of the other two. Beside a `weight` they replace its parameters.
     normalize
         `"mean"` divides the weights by their batch mean, so that the learning rate keeps its meaning. An extension
         of ours; it gives up exactness under micro-batches.
     surrogate
-        Return the mean of Phi, whose gradient is the same and whose value is the objective's own.
+        Return the mean of Phi, whose gradient is the same, whose value is the objective's own and whose second
+        derivative includes that of the weight.
     warmup
         Steps of the plain mean before re-weighting starts.
     sync
-        Whether `normalize` means the batch over all data-parallel ranks.
+        Whether `normalize` means the batch over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -67,6 +92,8 @@ class RGD(Objective):
     >>> losses = np.array([0.2, 0.7, 1.5, 4.0])
     >>> print(round(float(RGD(tau=1.0)(losses)), 6))
     2.570587
+    >>> RGD(tau=3.0, divergence="revkl") == RGD(weight=ReverseKL(tau=3.0))
+    True
 
     Notes
     -----
@@ -74,48 +101,74 @@ class RGD(Objective):
     References: Kumar et al., TMLR 2024.
     """
 
-    tau: float | None = 1.0
-    divergence: Divergence = "kl"
-    gamma: float | None = None
-    offset: float = 0.0
-    scaled: bool = False
+    weight: WeightFunction = field(
+        default=KL(),
+        # A text or a search space names the parameters of the weight function as if they were the objective's own.
+        metadata={
+            "short_form": {
+                "tau": ("float | None", 1.0),
+                "divergence": ("str", "kl"),
+                "gamma": ("float | None", None),
+                "offset": ("float", 0.0),
+                "scaled": ("bool", False),
+            }
+        },
+    )
     normalize: Literal["mean"] | None = None
     surrogate: bool = False
     warmup: int = 0
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tau": (1.0, 3.0, 5.0, 7.0, 9.0)}
 
-    def __post_init__(self) -> None:
-        validate.one_of("divergence", self.divergence, ("kl", "chi2", "revkl"))
-        validate.one_of("normalize", self.normalize, (None, "mean"))
-        validate.whole("warmup", self.warmup, 0)
-        if self.gamma is not None and self.divergence != "kl":
-            raise ValueError(f"`gamma` belongs to divergence='kl', got gamma={self.gamma!r} with {self.divergence!r}.")
-        if self.scaled and self.divergence != "chi2":
-            raise ValueError(f"`scaled` belongs to divergence='chi2', got it with {self.divergence!r}.")
-        if self.tau is None and self.divergence != "kl":
-            raise ValueError(f"`tau` may be None for divergence='kl' only, got it with {self.divergence!r}.")
-        if self.surrogate and self.normalize:
+    def __init__(
+        self,
+        *,
+        weight: WeightFunction | None = None,
+        normalize: Literal["mean"] | None = None,
+        surrogate: bool = False,
+        warmup: int = 0,
+        sync: bool | str = True,
+        **short_form: Unpack[WeightOptions],
+    ) -> None:
+        validate.one_of("normalize", normalize, (None, "mean"))
+        validate.boolean("surrogate", surrogate)
+        validate.whole("warmup", warmup, 0)
+        if surrogate and normalize:
             raise ValueError(
                 "`surrogate` and `normalize` exclude each other: normalised weights change with the batch, so they "
                 "are not the derivative of any one function of the loss. Drop one of the two."
             )
-        # Built once: a training step should not pay for validation.
-        object.__setattr__(self, "_weight", self._build_weight())
-
-    def _build_weight(self) -> WeightFunction:
-        if self.divergence == "kl":
-            return KL(tau=self.tau, gamma=self.gamma, offset=self.offset)
-        assert self.tau is not None
-        if self.divergence == "revkl":
-            return ReverseKL(tau=self.tau, offset=self.offset)
-        return ChiSquare(tau=self.tau, scaled=self.scaled, offset=self.offset)
+        chosen = _weight_function(weight, dict(short_form))
+        values = {"weight": chosen, "normalize": normalize, "surrogate": surrogate, "warmup": warmup, "sync": sync}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
-    def weight(self) -> WeightFunction:
-        """The weight function: :class:`~reweigh.KL`, :class:`~reweigh.ReverseKL` or :class:`~reweigh.ChiSquare`."""
-        return self.__dict__["_weight"]
+    def tau(self) -> float | None:
+        """The clip level of the weight function."""
+        return self.weight.tau
+
+    @property
+    def divergence(self) -> Divergence:
+        """The short name of the weight function."""
+        weight = self.weight
+        return "kl" if isinstance(weight, KL) else "revkl" if isinstance(weight, ReverseKL) else "chi2"
+
+    @property
+    def gamma(self) -> float | None:
+        """The scale of the exponent, where the weight function has one of its own."""
+        return self.weight.gamma if isinstance(self.weight, KL) else None
+
+    @property
+    def offset(self) -> float:
+        """What the weight function subtracts from the loss."""
+        return self.weight.offset
+
+    @property
+    def scaled(self) -> bool:
+        """Whether an affine weight is divided by `tau`."""
+        return isinstance(self.weight, ChiSquare) and self.weight.scaled
 
     @property
     def separable(self) -> bool:
@@ -138,29 +191,70 @@ class RGD(Objective):
         if self.tau is not None:  # otherwise nothing is clipped at zero
             warn_if_mostly_negative(losses, self.offset, measure)
         weights = self.weight.of_constants(losses)
-        value = mean(self.weight.phi(losses), measure) if self.surrogate else None
+        integral = self.integral(losses, state)
+        value = None if integral is None else mean(integral, measure)
         if self.normalize:
             weights = weights / self._mean_weight(weights, measure)
         if not self.warmup:
             return Weighed(weights, (), value)
-        warm = state["step"] < self.warmup
-        weights = namespace(weights).where(warm, 1.0, weights)
-        if value is not None:
-            value = namespace(weights).where(warm, mean(losses, measure), value)
+        weights = namespace(weights).where(state["step"] < self.warmup, 1.0, weights)
         return Weighed(weights, {"step": state["step"] + 1}, value)
+
+    def integral(self, losses: Array, state: State) -> Array | None:
+        """Phi of each loss with `surrogate`, the loss itself during warm-up."""
+        if not self.surrogate:
+            return None
+        phi = self.weight.phi(losses)
+        return namespace(phi).where(state["step"] < self.warmup, losses, phi) if self.warmup else phi
 
     def _mean_weight(self, weights: Array, measure: Array | None) -> Array:
         xp = namespace(weights)
         ones = xp.ones_like(weights) if measure is None else measure
         amount, units = (weights * ones).sum(), ones.sum()
-        if self.sync:
-            amount, units = sum_over_ranks(amount), sum_over_ranks(units)
+        amount, units = sum_over_ranks(amount, self.sync), sum_over_ranks(units, self.sync)
         # Where no unit counts at all, dividing by zero would turn the zeros of the measure into NaN.
         return xp.where(units > 0, amount, 1.0) / xp.where(units > 0, units, 1.0)
 
 
+def _weight_function(weight: Any, short_form: dict[str, Any]) -> WeightFunction:
+    """The weight function that the keywords of :class:`RGD` stand for."""
+    if unknown := short_form.keys() - WeightOptions.__annotations__.keys():
+        name = min(unknown)
+        import difflib  # not for a call that is right
+
+        near = difflib.get_close_matches(name, RGDOptions.__annotations__, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(RGDOptions.__annotations__)}."
+        raise TypeError(f"RGD got an unexpected keyword argument {name!r}. {hint}")
+    if weight is not None and "divergence" in short_form:
+        raise ValueError(
+            f"`divergence` names a weight function and `weight` is one, got {short_form['divergence']!r} and "
+            f"{weight!r}. Give one of the two."
+        )
+    if weight is None:
+        divergence = short_form.pop("divergence", "kl")
+        validate.one_of("divergence", divergence, tuple(_WEIGHTS))
+        kind = _WEIGHTS[divergence]
+    elif isinstance(weight, (KL, ReverseKL, ChiSquare)):
+        kind = type(weight)
+    else:
+        raise TypeError(
+            f"`weight` must be a weight function, got {weight!r}. For example reweigh.KL(tau=1.0), "
+            "reweigh.ReverseKL(tau=1.0) or reweigh.ChiSquare(tau=1.0)."
+        )
+    for name in short_form.keys() - _PARAMETERS[kind]:
+        value = short_form.pop(name)
+        if value is not None and value is not False:  # what other weight functions have by default is not a request
+            raise ValueError(
+                f"{kind.__name__} has no parameter `{name}`, got {name}={value!r}. It has: "
+                f"{', '.join(sorted(_PARAMETERS[kind]))}."
+            )
+    if weight is None:
+        return kind(**short_form)
+    return replace(weight, **short_form) if short_form else weight
+
+
 def rgd(
-    losses: Array,
+    losses: ArrayT,
     tau: float | None = 1.0,
     divergence: Divergence = "kl",
     *,
@@ -174,7 +268,7 @@ def rgd(
     normalize: Literal["mean"] | None = None,
     surrogate: bool = False,
     nonfinite: Nonfinite | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Re-weighted gradient descent in one line: the loss to descend, from per-unit losses.
 
     .. math:: \hat L = \frac1B \sum_i \mathrm{sg}\big(e^{\mathrm{clip}(\ell_i, 0, \tau)/(\tau+1)}\big)\,\ell_i
@@ -182,7 +276,7 @@ def rgd(
     Parameters
     ----------
     losses
-        One loss a unit (example, token, task), *not* averaged: a NumPy array, torch tensor or JAX array with at
+        One loss per unit (example, token, task), *not* averaged: a NumPy array, torch tensor or JAX array with at
         least one axis.
     tau, divergence, gamma, offset, scaled, normalize, surrogate
         The method's hyper-parameters: see :class:`~reweigh.RGD`.

@@ -11,7 +11,15 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh._array import Array, cast, clip, namespace
 from reweigh.objectives._base import Objective, State, Weighed, warn_if_mostly_negative
-from reweigh.objectives._measure import advance, batch_mean, measured_quantile, moving_average, pool, positive_or_one
+from reweigh.objectives._measure import (
+    advance,
+    amount_of,
+    batch_mean,
+    measured_quantile,
+    moving_average,
+    pool,
+    positive_or_one,
+)
 
 __all__ = ["RGDAuto"]
 
@@ -39,7 +47,8 @@ class RGDAuto(Objective):
     normalize
         `"mean"` divides the weights by their batch mean, so that the learning rate keeps its meaning.
     sync
-        Whether the quantile, and the mean of `normalize`, are over all data-parallel ranks.
+        Whether the quantile, and the mean of `normalize`, are over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -67,10 +76,11 @@ class RGDAuto(Objective):
     quantile: float = 0.9
     rate: float = 0.05
     normalize: Literal["mean"] | None = None
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"gamma": (0.5, 1.0), "quantile": (0.5, 0.75, 0.9)}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.real("gamma", self.gamma)
@@ -101,4 +111,4 @@ class RGDAuto(Objective):
         if self.normalize:
             weights = weights / positive_or_one(batch_mean(weights, measure, self.sync)[0])
         level = clip(moving_average(old, current, self.rate, first), _SMALLEST, None)
-        return Weighed(weights, advance(state, amounts.sum(), q=level))
+        return Weighed(weights, advance(state, amount_of(whole, amounts), q=level))

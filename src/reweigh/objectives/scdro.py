@@ -14,9 +14,9 @@ from reweigh.objectives._base import Objective, State, Weighed
 from reweigh.objectives._measure import (
     advance,
     batch_mean,
+    if_any,
     log_moving_average,
     moving_average,
-    present,
     tilt,
 )
 
@@ -49,7 +49,8 @@ class SCDRO(Objective):
     rate
         The share :math:`b` of the current batch in the moving averages.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -78,10 +79,11 @@ class SCDRO(Objective):
     lam_min: float = 1e-3
     lam_lr: float = 0.01
     rate: float = 0.5
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rho": (0.01, 0.05, 0.5, 1.0), "rate": (0.1, 0.3, 0.6)}
     cost: ClassVar[str] = "O(B); over ranks, three reductions of a few numbers"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.non_negative("rho", self.rho)
@@ -113,9 +115,10 @@ class SCDRO(Objective):
         lam = xp.where(first, xp.zeros_like(lam) + self.lam, lam)
         tilted = tilt(losses, 1.0 / lam, measure, self.sync)
         log_s = log_moving_average(log_s, tilted.centre / lam + tilted.log_mean, self.rate, first)
-        weights = xp.exp(present(losses / lam, measure, log_s) - log_s)
+        weights = tilted.over(1.0 / lam, log_s)
         weighted, _ = batch_mean(weights * losses, measure, self.sync)
         u = moving_average(u, log_s + self.rho - weighted / lam, self.rate, first)
-        value = lam * log_s + (lam - self.lam_min) * self.rho
+        # Where nothing counts there is no risk to descend; the price of the ball alone is not one.
+        value = if_any(tilted.amount, lam * log_s + (lam - self.lam_min) * self.rho)
         following = advance(state, tilted.amount, log_s=log_s, u=u, lam=clip(lam - self.lam_lr * u, self.lam_min, None))
         return Weighed(weights, following, value)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, clip, is_array, namespace
+from reweigh._array import Array, cast, choose, clip, is_array, namespace
 from reweigh.objectives._base import Objective, State, Weighed, mean
-from reweigh.objectives._measure import advance, measured_quantile, pool
+from reweigh.objectives._measure import advance, amount_of, measured_quantile, pool
 
 __all__ = ["SelfPaced"]
 
@@ -35,7 +35,8 @@ class SelfPaced(Objective):
     soft
         `"linear"` for the linear weight, `None` for the hard one.
     sync
-        Whether the median is over all data-parallel ranks.
+        Whether the median is over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -62,10 +63,11 @@ class SelfPaced(Objective):
     growth: float = 1.1
     every: int = 100
     soft: Literal["linear"] | None = None
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"growth": (1.1, 1.2, 1.3), "soft": (None, "linear")}
     cost: ClassVar[str] = "O(B log B); over ranks, the losses are gathered"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.positive("growth", self.growth)
@@ -91,9 +93,12 @@ class SelfPaced(Objective):
         """The weight of each unit at the current threshold."""
         xp = namespace(losses)
         whole, amounts, _ = pool(losses, measure, self.sync)
-        median = clip(measured_quantile(whole, amounts, 0.5), _SMALLEST, None)
-        threshold = xp.where(state["step"] == 0, median, cast(state["K"], losses.dtype))
-        below = xp.where(losses < threshold, losses, threshold)
+        threshold = choose(
+            state["step"] == 0,
+            lambda: clip(measured_quantile(whole, amounts, 0.5), _SMALLEST, None),
+            lambda: cast(state["K"], losses.dtype),
+        )
+        below = xp.minimum(losses, threshold)
         if self.soft is None:
             weights = cast(losses <= threshold, losses.dtype)
             integral = below
@@ -102,4 +107,4 @@ class SelfPaced(Objective):
             integral = below - 0.5 * clip(below, 0.0, None) * (clip(below, 0.0, None) / threshold)
         raised = (state["step"] + 1) % self.every == 0
         following = xp.where(raised, clip(threshold, None, _LARGEST / self.growth) * self.growth, threshold)
-        return Weighed(weights, advance(state, amounts.sum(), K=following), mean(integral, measure))
+        return Weighed(weights, advance(state, amount_of(whole, amounts), K=following), mean(integral, measure))

@@ -39,7 +39,8 @@ class SuperLoss(Objective):
     rate
         The share of the current batch in the running mean, which the first batch sets. Only for `T="ema"`.
     sync
-        Whether the running mean is over all data-parallel ranks.
+        Whether the running mean is over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -64,10 +65,11 @@ class SuperLoss(Objective):
     T: float | Literal["ema"] = "ema"
     lam: float = 1.0
     rate: float = 0.1
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"lam": (0.25, 1.0, 4.0)}
     cost: ClassVar[str] = "O(B); over ranks, with T='ema', one reduction of two numbers"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.T, str):
@@ -110,7 +112,7 @@ def _lambert_w(y: Array) -> Array:
     """The principal branch of Lambert's function for `y >= -1/e`."""
     xp = namespace(y)
     # Below zero the series about the branch point, above it an approximation good to two per cent everywhere.
-    p = xp.sqrt(clip(2.0 * (math.e * y + 1.0), 0.0, None))
+    p = xp.sqrt(clip(2.0 * (math.e * y + 1.0), 0.0, 2.0))  # from zero on the series is not used
     series = -1.0 + p * (1.0 - p * (1.0 / 3.0 - p * (11.0 / 72.0)))
     log = xp.log1p(clip(y, 0.0, None))
     w = xp.where(y < 0, series, log * (1.0 - xp.log1p(log) / (2.0 + log)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh._array import Array, namespace
+from reweigh._array import Array, namespace, reusing
 from reweigh.objectives._base import Objective, State, Weighed
 from reweigh.objectives._measure import tilt
 
@@ -29,7 +29,8 @@ class TERM(Objective):
     t
         The tilt, any number but zero, in units of one over the loss.
     sync
-        Whether the normaliser is that of the batch over all data-parallel ranks.
+        Whether the normaliser is that of the batch over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -55,10 +56,11 @@ class TERM(Objective):
     """
 
     t: float = 1.0
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"t": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0)}
     cost: ClassVar[str] = "O(B); over ranks, two reductions of a few numbers"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.non_zero("t", self.t, "For the limit t=0, the plain mean, use Mean().")
@@ -73,5 +75,6 @@ class TERM(Objective):
     ) -> Weighed:
         """The softmax of the tilted losses, times the number of units."""
         tilted = tilt(losses, self.t, measure, self.sync)
-        weights = namespace(losses).exp(tilted.exponents - tilted.log_mean)
+        xp = namespace(losses)
+        weights = reusing(xp.multiply, tilted.powers, xp.exp(-tilted.log_mean))
         return Weighed(weights, (), tilted.centre + tilted.log_mean / self.t)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, namespace
+from reweigh._array import Array, cast
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import advance, log_moving_average, present, tilt
+from reweigh.objectives._measure import advance, if_any, log_moving_average, tilt
 
 __all__ = ["TERMEma"]
 
@@ -33,7 +33,8 @@ class TERMEma(Objective):
     rate
         The share :math:`b` of the current batch in the running estimate.
     sync
-        Whether :math:`R_B` is that of the batch over all data-parallel ranks.
+        Whether :math:`R_B` is that of the batch over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -59,13 +60,14 @@ class TERMEma(Objective):
 
     t: float = 1.0
     rate: float = 0.5
-    sync: bool = True
+    sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "t": (0.1, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0),
         "rate": (0.25, 0.5, 0.75),
     }
     cost: ClassVar[str] = "O(B); over ranks, two reductions of a few numbers"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.non_zero("t", self.t, "For the limit t=0, the plain mean, use Mean().")
@@ -91,6 +93,5 @@ class TERMEma(Objective):
             self.rate,
             state["step"] == 0,
         )
-        weights = namespace(losses).exp(present(self.t * losses, measure, normaliser) - normaliser)
         following = advance(state, tilted.amount, log_normaliser=normaliser)
-        return Weighed(weights, following, normaliser / self.t)
+        return Weighed(tilted.over(self.t, normaliser), following, if_any(tilted.amount, normaliser / self.t))

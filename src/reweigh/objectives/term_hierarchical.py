@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh._array import Array, max_over_ranks, namespace, segment_max, segment_sum, sum_over_ranks
+from reweigh._array import (
+    Array,
+    max_over_ranks,
+    namespace,
+    reusing,
+    segment_counts,
+    segment_max,
+    segment_sum,
+    sum_over_ranks,
+)
 from reweigh.objectives._base import Objective, State, Weighed
-from reweigh.objectives._measure import amounts_of, group_index, group_number, positive_or_one, present, tilt
+from reweigh.objectives._measure import group_index, group_number, positive_or_one, present, tilt
 
 __all__ = ["TERMHierarchical"]
 
@@ -33,7 +42,8 @@ class TERMHierarchical(Objective):
     t_in, t_out
         The tilts within and across groups, any numbers but zero, in units of one over the loss.
     sync
-        Whether the batch is the one over all data-parallel ranks.
+        Whether the batch is the one over all data-parallel ranks. Inside
+        `jax.shard_map`, the name of the axis that holds the batch.
 
     Returns
     -------
@@ -57,11 +67,12 @@ class TERMHierarchical(Objective):
     n_groups: int | None = None
     t_in: float = -1.0
     t_out: float = 1.0
-    sync: bool = True
+    sync: bool | str = True
 
     needs: ClassVar[tuple[str, ...]] = ("n_groups",)
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"t_in": (-2.0, -1.0, -0.5), "t_out": (0.5, 1.0, 2.0, 5.0)}
     cost: ClassVar[str] = "O(B + groups); over ranks, two reductions of one number a group"
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.n_groups is not None:
@@ -81,20 +92,19 @@ class TERMHierarchical(Objective):
         xp = namespace(losses)
         size = group_number(self)
         index = group_index(groups, measure, size)
-        amounts = amounts_of(losses, measure)
         top = segment_max(present(self.t_in * losses, measure, -math.inf), index, size)
-        top = max_over_ranks(top) if self.sync else top
+        top = max_over_ranks(top, self.sync)
         centre = xp.where(top > -math.inf, top, 0.0) / self.t_in
-        exponents = present(self.t_in * (losses - centre[index]), measure, 0.0)
-        sums = xp.stack(
-            [
-                segment_sum(amounts * xp.exp(exponents), index, size),
-                segment_sum(amounts, index, size),
-            ]
-        )
-        sums = sum_over_ranks(sums) if self.sync else sums
+        exponents = reusing(xp.multiply, losses - centre[index], self.t_in)
+        powers = reusing(xp.exp, present(exponents, measure, 0.0))
+        if measure is None:
+            rows = [segment_sum(powers, index, size), segment_counts(index, size, losses)]
+        else:
+            rows = [segment_sum(measure * powers, index, size), segment_sum(measure, index, size)]
+        sums = xp.stack(rows)
+        sums = sum_over_ranks(sums, self.sync)
         log_mean = xp.log(positive_or_one(sums[0] / positive_or_one(sums[1])))
         across = tilt(centre + log_mean / self.t_in, self.t_out, sums[1], sync=False)
-        group_exponents = across.exponents - across.log_mean - log_mean
-        weights = xp.exp(present(exponents + group_exponents[index], measure, 0.0))
+        of_group = across.powers * xp.exp(-across.log_mean - log_mean)
+        weights = reusing(xp.multiply, powers, of_group[index])
         return Weighed(weights, (), across.centre + across.log_mean / self.t_out)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
@@ -13,4 +15,20 @@ if find_spec("torch") is None:
 from reweigh.torch.chunked import chunked_cross_entropy
 from reweigh.torch.reweighted import Reweighted, global_count
 
-__all__ = ["Reweighted", "chunked_cross_entropy", "global_count"]
+if TYPE_CHECKING:
+    from reweigh.torch import averages, losses, samplers, steps
+
+_ROOMS = ("averages", "losses", "samplers", "steps")
+
+__all__ = ["Reweighted", "chunked_cross_entropy", "global_count", "averages", "losses", "samplers", "steps"]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    # `reweigh.torch.steps.SAM()` should need no import of its own.
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Any torch criterion, repaired: one loss an element, and what its own mean divides by."""
+"""Any torch criterion, repaired: one loss per element, and what its own mean divides by."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reweigh.torch.losses._base import Loss
 
 
 class Elements(NamedTuple):
-    """What a criterion says before anything is averaged, element by element.
+    """What a criterion gives before anything is averaged, element by element.
 
     `own` is the criterion's loss with its class weights, `seen` the same without them and less its floor, as a
     constant: what a weight function may look at. The criterion's own mean is `own.sum() / measure.sum()`, where no
@@ -75,8 +75,27 @@ class Criterion(nn.Module):
         self.sums_the_rest = reduction == "batchmean"
         self.averages_labels = isinstance(self.inner, nn.CTCLoss) and reduction == "mean"
         self.progress = 0.0
+        # Looked up once: a compiled forward cannot ask for signatures.
+        self._names, self._takes_others = _input_names(self.inner)
 
-    def forward(self, *inputs: Any) -> Elements:
+    def bind(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs given by name as positions, and the keywords that have none."""
+        keywords = dict(keywords)
+        if "input" in keywords and isinstance(self.inner, Loss):  # torch's name for what our own losses call the output
+            keywords["output"] = keywords.pop("input")
+        placed = list(inputs)
+        for name in self._names[len(inputs) :]:
+            if name not in keywords:
+                break
+            placed.append(keywords.pop(name))
+        if keywords and not self._takes_others:
+            raise TypeError(
+                f"the criterion takes {', '.join(self._names)}, got {', '.join(sorted(keywords))} as well, or too few "
+                "of those before. Reweighted itself takes sample_weight, groups and count."
+            )
+        return tuple(placed), keywords
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Elements:
         """The elements of the loss of one batch."""
         inner = self.inner
         if isinstance(inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
@@ -86,7 +105,7 @@ class Criterion(nn.Module):
         _check_same_shape(inputs)
         if isinstance(inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
             return self._binary(inner, *inputs)
-        own = inner(*inputs)
+        own = inner(*inputs, **keywords)
         _check_units(own)
         _check_not_broadcast(own, inputs)
         if self.averages_labels:
@@ -226,6 +245,17 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def _input_names(inner: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """What a criterion calls its inputs, in order, and whether it takes keywords beside them."""
+    given = _parameters(inner.forward if isinstance(inner, nn.Module) else inner).values()
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    bound = inner.keywords.keys() if isinstance(inner, functools.partial) else set[str]()
+    names = tuple(parameter.name for parameter in given if parameter.kind in places and parameter.name not in bound)
+    others = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    free = any(parameter.kind in others and parameter.name not in bound for parameter in given)
+    return names, free or not names
 
 
 def _without_reduction(criterion: Callable[..., Any]) -> Callable[..., Any]:

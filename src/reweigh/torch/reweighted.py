@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh._array import dot, flatten, widen, world_size
+from reweigh._array import dot, flatten, widen
+from reweigh.method import Method, ObjectiveLike, as_method
 from reweigh.monitor import Monitor
 from reweigh.objectives._base import Nonfinite, Objective, Weighed, check_losses, raise_if_not_finite, total
-from reweigh.objectives.rgd import RGD
+from reweigh.objectives.mean import Mean
+from reweigh.objectives.rgd import RGD, RGDOptions
 from reweigh.torch._criterion import Criterion, Elements
+from reweigh.torch._passes import STEPS, in_backward, is_wrapped, unwrapped
+from reweigh.torch.losses import CrossEntropy
 
 __all__ = ["Reweighted", "global_count"]
 
@@ -23,7 +27,7 @@ Level = Literal["sample", "token", "sequence"] | Callable[[Tensor], Tensor]
 class Units(NamedTuple):
     """The elements of a loss gathered into the units that get a weight each.
 
-    The criterion's mean is `own.sum() / measure.sum()`; `seen` is what the objective looks at.
+    `own` has the class weights in it and `measure` is what its mean divides by; `seen` is what the objective looks at.
     """
 
     own: Tensor
@@ -36,23 +40,26 @@ class Reweighted(nn.Module):
 
     Takes any criterion, module or function, averaged or not, and uses its unreduced losses. The weight of a unit
     comes from the loss *without* class weights and multiplies the loss *with* them, divided by what the
-    criterion's own mean divides by. Evaluation is plain: in `eval()` mode, or with gradients disabled, every weight
-    is one.
+    criterion's own mean divides by. Evaluation is plain: in `eval()` mode, or with gradients disabled, the criterion's
+    own value comes out, whatever the level.
 
     Parameters
     ----------
     criterion
         A loss module (`nn.CrossEntropyLoss(weight=..., ignore_index=..., label_smoothing=...)`,
-        `nn.BCEWithLogitsLoss(...)`, `nn.MSELoss()` …), a function such as `F.cross_entropy`, or any callable that
-        returns a loss per unit.
+        `nn.BCEWithLogitsLoss(...)`, `nn.MSELoss()` …), a function such as `F.cross_entropy`, any callable that
+        returns a loss per unit, or a method that names loss and objective at once, `"focal+rgd:tau=3"`.
     objective
-        What turns unit losses into weights; `RGD(**hyper_parameters)` unless given.
+        What turns unit losses into weights: an objective, a weight function such as `KL()`, or a method or its text
+        (`"cvar:alpha=0.1"`); `RGD(**hyper_parameters)` unless given.
     level
         Which unit gets a weight, when the loss has more than one axis:
         `"sample"`: the mean over b of :math:`w_b` times the mean over the rest;
         `"token"`: each element on its own, :math:`\sum w\,\ell\,m / \sum m`;
         `"sequence"`: :math:`\sum_b w_b \sum_t \ell\,m / \sum m` with :math:`w_b` from the sequence mean; or
-        a callable from the unreduced losses to a vector of unit losses.
+        a callable from the unreduced losses to a vector of unit losses, such as a mean over some axes. Ignored
+        elements are zeros there; the callable is applied to masks and class weights too, so that they keep their
+        meaning.
     floor
         Whether to subtract the smallest value the loss can take for its target (the target's entropy, with
         label smoothing, mixup or soft targets) from what the *weight* sees. Without it a smoothed loss of 1000
@@ -62,15 +69,17 @@ class Reweighted(nn.Module):
         gradient either, as long as the model made their outputs from numbers: NaN targets and overflowing losses can
         be skipped, NaN features cannot.
     accumulation
-        Micro-batches per optimiser step. A stateful objective then updates once a step, from the losses of all of
+        Micro-batches per optimiser step. A stateful objective then updates once per step, from the losses of all of
         them.
     **hyper_parameters
-        `tau`, `divergence` and the other fields of :class:`~reweigh.RGD`, in place of `objective`.
+        `tau`, `divergence` and the other keywords of :class:`~reweigh.RGD`, in place of `objective`.
 
     Returns
     -------
     Tensor
-        `criterion(output, target)` gives a scalar. Per call: `count` (denominator), `sample_weight` and `groups`.
+        `criterion(output, target)` gives a scalar; the criterion's own keywords (`input=`, `target=`,
+        `target_lengths=`) work as well. Per call: `count` (denominator), `groups`, and `sample_weight`, one per unit
+        or one per element of the loss, through which no gradient flows.
 
     Examples
     --------
@@ -84,33 +93,38 @@ class Reweighted(nn.Module):
     Notes
     -----
     After a call in training, `losses` and `weights` hold the detached unit losses and weights, `mask` says which units
-    counted, and `stats()` summarises them on demand. The state of stateful objectives lives in buffers. For regression,
-    tau is in units of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
+    counted, and `stats()` summarises them on demand; `Monitor.update(criterion)` takes all three. With the default
+    level and ignored labels every sample counts alike in training, however many of its labels are ignored, while the
+    criterion's own mean, and so evaluation, counts labels: `level="sequence"` trains by that mean too.
+
+    The state of stateful objectives lives in buffers. It advances once per optimiser step: a forward pass that
+    activation checkpointing repeats, and every further closure of one `optimizer.step(closure)`, sees the state that
+    the first one saw and leaves it alone. Checkpoints of the bare criterion load into the wrapped one, and
+    micro-batches that wait for the rest of their step are saved. With `surrogate` the value is Phi's and the gradient
+    that of the weighted sum; for the second derivative of Phi use `rgd(losses, surrogate=True)`. For regression, tau is
+    in units of the loss, so standardise targets, and mind that `nn.MSELoss` has no factor 1/2.
     """
 
     def __init__(
         self,
-        criterion: Callable[..., Any],
-        objective: Objective | None = None,
+        criterion: Callable[..., Any] | str | Method,
+        objective: ObjectiveLike | None = None,
         *,
         level: Level = "sample",
         floor: bool = True,
         nonfinite: Nonfinite = "propagate",
         accumulation: int = 1,
-        **hyper_parameters: Any,
+        **hyper_parameters: Unpack[RGDOptions],
     ) -> None:
         super().__init__()
-        if objective is not None and hyper_parameters:
-            raise TypeError(
-                f"give either an objective or hyper-parameters of RGD, got {objective!r} and "
-                f"{', '.join(hyper_parameters)}. Put them into the objective."
-            )
         if not callable(level):
             validate.one_of("level", level, ("sample", "token", "sequence"), "Or pass a callable.")
+        validate.boolean("floor", floor)
         validate.one_of("nonfinite", nonfinite, ("propagate", "raise", "skip"))
         validate.whole("accumulation", accumulation, 1)
+        criterion, chosen = _parts(criterion, objective, hyper_parameters)
         self.criterion = Criterion(criterion, floor=floor)
-        self.objective: Objective = RGD(**hyper_parameters) if objective is None else objective
+        self.objective: Objective = chosen
         self.level: Level = level
         self.nonfinite: Nonfinite = nonfinite
         self.accumulation = accumulation
@@ -118,8 +132,14 @@ class Reweighted(nn.Module):
         for name, value in (self.objective.init() or {}).items():
             self.register_buffer(f"state_{name}", torch.as_tensor(value))
             self._state_names += (name,)
-        self._pooled: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
+        self._pooled: list[_Micro] = []
+        self._before: dict[str, Tensor] = {}  # the state that the last step started from
+        self._moved_in = -1  # the call of `optimizer.step` in which the state moved last
+        self._without_gradient = False  # whether the last call in training mode had gradients disabled
         self._last: tuple[Units, Tensor] | None = None
+        self._elements: tuple[Tensor, Tensor | None] | None = None
+        if self._state_names:
+            STEPS.watch()
 
     @property
     def losses(self) -> Tensor | None:
@@ -133,7 +153,7 @@ class Reweighted(nn.Module):
 
     @property
     def units(self) -> Units | None:
-        """The units of the last training call, detached: the plain loss is `own.sum() / measure.sum()`."""
+        """The units of the last training call, detached: losses with and without class weights, and their amounts."""
         return None if self._last is None else self._last[0]
 
     @property
@@ -142,41 +162,80 @@ class Reweighted(nn.Module):
         measure = None if self._last is None else self._last[0].measure
         return None if measure is None else measure > 0
 
+    @property
+    def plain(self) -> tuple[Tensor, Tensor | int] | None:
+        """The criterion's own loss of the last training call, summed, and what its mean divides that by."""
+        if self._elements is None:
+            return None
+        own, measure = self._elements
+        return own.sum(), own.numel() if measure is None else measure.sum()
+
+    @property
+    def progress(self) -> float:
+        """The share of training done, from 0 to 1, for losses whose class weights start late (LDAM)."""
+        return self.criterion.progress
+
+    @progress.setter
+    def progress(self, share: float) -> None:
+        self.criterion.progress = share
+
     def forward(
         self,
         *inputs: Any,
         sample_weight: Tensor | None = None,
         groups: Tensor | None = None,
         count: Tensor | float | None = None,
+        **keywords: Any,
     ) -> Tensor:
-        """The loss to descend in training; the criterion's plain loss, at the same level, otherwise."""
+        """The loss to descend in training; the criterion's own value otherwise."""
         criterion = self.criterion
+        if keywords:
+            inputs, keywords = criterion.bind(inputs, keywords)
         if self.nonfinite == "skip":
             inputs = tuple(_NoNanBackward.apply(x) if _takes_gradient(x) else x for x in inputs)
-        elements = criterion.forward(*inputs)  # no hooks on a part of our own; the caller's criterion has its own
-        # Where the criterion sums, a sample counts with the sum over its elements.
-        level = "sequence" if criterion.total and self.level == "sample" else self.level
+        # No hooks on a part of our own; the caller's criterion has its own.
+        elements = criterion.forward(*inputs, **keywords)
+        dtype = elements.own.dtype
+        trains = self.training and torch.is_grad_enabled()
+        if sample_weight is not None:
+            sample_weight = sample_weight.detach()
+            if elements.own.ndim > 1 and sample_weight.shape == elements.own.shape:
+                elements, sample_weight = _weighted(elements, sample_weight), None
+        level = self._level(trains, sample_weight, count)
         units = self._units(_gather(elements, level), sample_weight)
         count = criterion.total if count is None else count
-        if not self.training or not torch.is_grad_enabled():
-            self._last = None
+        if not trains:
+            self._last = self._elements = None
+            self._without_gradient = self.training
             weighed = Weighed(torch.ones_like(units.seen))
         else:
             weighed = self._weigh(units, groups)
             self._last = (Units(units.own.detach(), units.seen, units.measure), weighed.weights)
-        return _descend(units, weighed, count).to(elements.own.dtype)
+            counted = elements if sample_weight is None else units  # weights of units are the caller's, and count
+            self._elements = (counted.own.detach(), counted.measure)
+            if not torch.compiler.is_compiling() and is_wrapped(weighed.weights):
+                self._unwrap()
+        return _descend(units, weighed, count).to(dtype)
+
+    def _level(self, trains: bool, sample_weight: Tensor | None, count: Any) -> Level:
+        """How elements become units in this call."""
+        if not trains and count is None and sample_weight is None:
+            return "token"  # whatever the units, the plain sum over all elements is the criterion's own
+        # The plain mean of sequences is the criterion's own, and so is the sum of samples where it sums.
+        if self.level == "sample" and (self.criterion.total or not (trains or count is not None)):
+            return "sequence"
+        return self.level
 
     def stats(self) -> dict[str, float]:
         """Statistics of the last training call: clip share, mean weight, effective sample size and so on."""
         if self._last is None:
             return {}
-        units, weights = self._last
         monitor = Monitor.of(self.objective)
-        monitor.update(units.seen, weights, mask=self.mask)
+        monitor.update(self)
         return monitor.stats()
 
     def flush(self) -> None:
-        """Let a stateful objective move on from the micro-batches so far, where a step has fewer than `accumulation`.
+        """Advance a stateful objective by the micro-batches so far, where a step has fewer than `accumulation`.
 
         For trainers that end an epoch with a shorter step: call it before the optimiser's step. Nothing happens when
         the step was complete.
@@ -190,7 +249,7 @@ class Reweighted(nn.Module):
         return f"objective={self.objective!r}, level={level!r}, floor={self.criterion.floor}"
 
     def _units(self, units: Units, sample_weight: Tensor | None) -> Units:
-        """The units with the caller's own weights, and without losses that are no numbers."""
+        """The units with the caller's own weights, and without losses that are not numbers."""
         own, seen, measure = units
         check_losses(own)
         if sample_weight is not None:
@@ -211,19 +270,37 @@ class Reweighted(nn.Module):
         return Units(own, seen, measure)
 
     def _weigh(self, units: Units, groups: Tensor | None) -> Weighed:
-        if groups is not None and groups.shape != units.seen.shape:
-            raise ValueError(
-                f"`groups` must have one entry per unit, shape {tuple(units.seen.shape)}, got {tuple(groups.shape)}."
-            )
+        if groups is not None:
+            groups = groups.flatten() if groups.numel() == units.seen.numel() else groups
+            if groups.shape != units.seen.shape:
+                raise ValueError(
+                    f"`groups` must have one entry per unit, shape {tuple(units.seen.shape)}, got "
+                    f"{tuple(groups.shape)}."
+                )
         state = self._state()
+        if state and (repeated := self._repeated()):
+            return self.objective.weigh(units.seen, repeated, measure=units.measure, groups=groups)
         weighed = self.objective.weigh(units.seen, state, measure=units.measure, groups=groups)
         if self.accumulation == 1 and state:
             self._move(state, weighed.state)
         elif state:
-            self._pooled.append((units.seen, units.measure, groups))
+            self._pooled.append(_Micro(units.seen, units.measure, groups))
             if len(self._pooled) >= self.accumulation:
                 self._move(state, self._pool())
         return weighed
+
+    def _repeated(self) -> dict[str, Tensor] | None:
+        """The state that an earlier pass of this step saw, if this one repeats it: the weights are then the same."""
+        if torch.compiler.is_compiling():
+            return None
+        # Activation checkpointing runs the forward pass again from within a backward pass.
+        if in_backward():
+            if self._without_gradient:  # the reentrant kind ran without gradients before: this is the first pass
+                return None
+            # Micro-batches that still wait have not moved the state.
+            return self._state() if self._pooled or not self._before else self._before
+        self._without_gradient = False
+        return self._before if STEPS.inside and self._moved_in == STEPS.number else None
 
     def _state(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"state_{name}") for name in self._state_names}
@@ -231,29 +308,147 @@ class Reweighted(nn.Module):
     @torch.no_grad()
     def _pool(self) -> dict[str, Tensor]:
         """The state after the losses of all micro-batches together."""
-        losses, measures, groups = zip(*self._pooled, strict=True)
+        losses, measure, groups = _joined(self._pooled)
         self._pooled.clear()
-        if all(measure is None for measure in measures):
-            measure = None
-        else:  # a micro-batch without a measure is one in which all units count
-            measure = torch.cat([torch.ones_like(x) if m is None else m for x, m in zip(losses, measures, strict=True)])
-        together = None if any(part is None for part in groups) else torch.cat(groups)
-        return self.objective.weigh(torch.cat(losses), self._state(), measure=measure, groups=together).state
+        return self.objective.weigh(losses, self._state(), measure=measure, groups=groups).state
 
     @torch.no_grad()
     def _move(self, state: dict[str, Tensor], following: dict[str, Tensor]) -> None:
+        if not torch.compiler.is_compiling():
+            self._before = {name: buffer.clone() for name, buffer in state.items()}
+            self._moved_in = STEPS.number if STEPS.inside else -1
         for name, buffer in state.items():
             buffer.copy_(following[name])
+
+    def _unwrap(self) -> None:
+        """Keep values and not the wrappers of `torch.func`, which are dead once its transform has returned."""
+        assert self._last is not None
+        assert self._elements is not None
+        (own, seen, measure), weights = self._last
+        measure = torch.ones_like(weights) if measure is None else measure
+        # Members that share a batch share its measure.
+        own, seen, measure, weights = torch.broadcast_tensors(*map(unwrapped, (own, seen, measure, weights)))
+        self._last = (Units(own, seen, measure), weights)
+        losses, amounts = self._elements
+        self._elements = (unwrapped(losses), None if amounts is None else unwrapped(amounts))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Save the buffers, and the micro-batches that wait for the rest of their step."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._pooled:
+            losses, measure, groups = _joined(self._pooled)
+            sizes = torch.tensor([len(micro.losses) for micro in self._pooled])
+            waiting = {"sizes": sizes, "losses": losses, "measure": measure, "groups": groups}
+            destination.update({f"{prefix}pooled_{name}": v for name, v in waiting.items() if v is not None})
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load what was saved, also by the criterion itself before it was wrapped."""
+        inner, own = f"{prefix}criterion.inner.", (f"{prefix}state_", f"{prefix}pooled_")
+        names = [name for name in state_dict if name.startswith(prefix)]
+        bare = not any(name.startswith((inner, *own)) for name in names)
+        if bare:
+            for name in names:
+                state_dict[inner + name.removeprefix(prefix)] = state_dict.pop(name)
+        waiting = {
+            name.removeprefix(f"{prefix}pooled_"): state_dict.pop(name)
+            for name in names
+            if name.startswith(f"{prefix}pooled_")
+        }
+        missing: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
+        missing_keys += [] if bare else missing  # a bare criterion has no state: the fresh one stays
+        self._pooled = _separated(waiting)
+        self._before, self._moved_in = {}, -1
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Reweighted:
         """Move the module as torch does, but never the state to a narrower type: its small steps would round away."""
         before = self._state()
+        self._before = {}
         super()._apply(fn, recurse)
         for name, value in before.items():
             moved = self._buffers[f"state_{name}"]
             if moved is not None and moved.dtype.itemsize < value.dtype.itemsize:
                 self._buffers[f"state_{name}"] = value.to(moved.device)
         return self
+
+
+class _Micro(NamedTuple):
+    """A micro-batch whose step is not complete."""
+
+    losses: Tensor
+    measure: Tensor | None
+    groups: Tensor | None
+
+
+def _joined(micros: list[_Micro]) -> _Micro:
+    losses, measures, groups = zip(*micros, strict=True)
+    if all(measure is None for measure in measures):
+        measure = None
+    else:  # a micro-batch without a measure is one in which all units count
+        measure = torch.cat([torch.ones_like(x) if m is None else m for x, m in zip(losses, measures, strict=True)])
+    together = None if any(part is None for part in groups) else torch.cat(groups)
+    return _Micro(torch.cat(losses), measure, together)
+
+
+def _separated(saved: Mapping[str, Tensor]) -> list[_Micro]:
+    """The micro-batches that `_joined` joined."""
+    if not saved:
+        return []
+    sizes = saved["sizes"].tolist()
+    parts = [saved[name].split(sizes) if name in saved else [None] * len(sizes) for name in _Micro._fields]
+    return [_Micro(*micro) for micro in zip(*parts, strict=True)]
+
+
+def _parts(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> tuple[Callable[..., Any], Objective]:
+    """The criterion and the objective that the arguments of :class:`Reweighted` stand for."""
+    if objective is not None and hyper_parameters:
+        raise TypeError(
+            f"give either an objective or hyper-parameters of RGD, got {objective!r} and "
+            f"{', '.join(hyper_parameters)}. Put them into the objective."
+        )
+    if isinstance(criterion, type):
+        raise TypeError(
+            f"`criterion` must be a module or a function, got the class {criterion.__name__}. Call it: "
+            f"{criterion.__name__}()."
+        )
+    if isinstance(criterion, (str, Method)):
+        named = as_method(criterion)
+        _refuse_other_slots(named)
+        if objective is None and not hyper_parameters:
+            return named.loss or CrossEntropy(), named.objective
+        if named.objective != Mean():
+            given = objective if hyper_parameters == {} else f"RGD with {', '.join(hyper_parameters)}"
+            raise TypeError(f"the method {str(named)!r} has an objective of its own, got {given} beside it. Keep one.")
+        criterion = named.loss or CrossEntropy()
+    if objective is None:
+        return criterion, RGD(**hyper_parameters)
+    chosen = as_method(objective)
+    _refuse_other_slots(chosen)
+    if chosen.loss is not None:
+        raise ValueError(
+            f"the method {str(chosen)!r} has a loss of its own, got {criterion!r} beside it. Pass the method alone, "
+            "Reweighted(method), or leave its loss out."
+        )
+    return criterion, chosen.objective
+
+
+def _refuse_other_slots(given: Method) -> None:
+    for slot, part in given.parts():
+        if slot not in ("loss", "objective"):
+            raise ValueError(
+                f"Reweighted takes a loss and an objective, got {str(given)!r} with the {slot} {part!r}. Build the "
+                f"method, `built = reweigh.method({str(given)!r}).build(reweigh.Context(...))`, and use `built.{slot}` "
+                "in your training loop beside Reweighted(built.loss, built.objective): docs/loop.md has one."
+            )
 
 
 class _NoNanBackward(torch.autograd.Function):
@@ -282,7 +477,12 @@ def _takes_gradient(x: Any) -> bool:
     return isinstance(x, Tensor) and x.requires_grad
 
 
-def global_count(count: Tensor | float, device: torch.device | str | None = None) -> Tensor:
+def global_count(
+    count: Tensor | float,
+    device: torch.device | str | None = None,
+    *,
+    group: torch.distributed.ProcessGroup | None = None,
+) -> Tensor:
     """The denominator under data parallel: the number of units over all ranks, divided by the number of ranks.
 
     DDP and FSDP *average* gradients over ranks, so a sum divided by this is the mean over the global batch even
@@ -294,6 +494,9 @@ def global_count(count: Tensor | float, device: torch.device | str | None = None
         This rank's units: a number, or a tensor such as `mask.sum()`.
     device
         Where to put the result when `count` is a number.
+    group
+        The process group over which gradients are averaged, where that is not all ranks: for a device mesh with a
+        tensor-parallel axis, `mesh.get_group("data")`.
 
     Returns
     -------
@@ -305,11 +508,21 @@ def global_count(count: Tensor | float, device: torch.device | str | None = None
     >>> global_count(32)
     tensor(32.)
     """
-    total = torch.as_tensor(count, dtype=torch.float32, device=device).clone()
-    ranks = world_size(total)
+    amount = torch.as_tensor(count, dtype=torch.float32, device=device).clone()
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return amount
+    ranks = distributed.get_world_size(group)
     if ranks > 1:
-        torch.distributed.all_reduce(total)
-    return total / ranks
+        distributed.all_reduce(amount, group=group)
+    return amount / ranks
+
+
+def _weighted(elements: Elements, sample_weight: Tensor) -> Elements:
+    """The elements with a weight of the caller's own for each."""
+    own, seen, measure, mask = elements
+    sample_weight = sample_weight.to(widen(own).dtype)
+    return Elements(own * sample_weight, seen, sample_weight if measure is None else measure * sample_weight, mask)
 
 
 def _gather(elements: Elements, level: Level) -> Units:
@@ -317,7 +530,7 @@ def _gather(elements: Elements, level: Level) -> Units:
     own, seen, measure, mask = elements
     own, seen = widen(own), widen(seen)
     if callable(level):
-        return Units(level(own), level(seen), None)
+        return _gather_by(level, own, seen, measure, mask)
     if own.ndim == 1 or level == "token":
         return Units(flatten(own), flatten(seen), None if measure is None else flatten(measure))
     own, seen = own.flatten(1), seen.flatten(1)
@@ -328,6 +541,22 @@ def _gather(elements: Elements, level: Level) -> Units:
         share = own.new_full(own.shape[:1], own.shape[1]) if measure is None else measure.flatten(1).sum(1)
         return Units(own.sum(1), seen, share)
     return Units(own.sum(1) / length, seen, None if measure is None else measure.flatten(1).sum(1) / length)
+
+
+def _gather_by(
+    level: Callable[[Tensor], Tensor], own: Tensor, seen: Tensor, measure: Tensor | None, mask: Tensor | None
+) -> Units:
+    """Units by the caller's own rule, which is applied to masks and class weights as well."""
+    if measure is None and mask is None:
+        return Units(flatten(level(own)), flatten(level(seen)), None)
+    whole = level(torch.ones_like(seen))
+    units = level(seen)
+    if mask is not None:
+        # What the weight sees is that of the real elements: a mean over three of five is three fifths too small.
+        share = level(mask.to(seen.dtype)) / whole
+        units = level(torch.where(mask, seen, 0.0)) / torch.where(share > 0, share, 1.0)
+    amounts = None if measure is None else flatten(level(measure.to(own.dtype)) / whole)
+    return Units(flatten(level(own)), flatten(units), amounts)
 
 
 def _descend(units: Units, weighed: Weighed, count: Any) -> Tensor:

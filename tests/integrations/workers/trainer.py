@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests of the Trainer
+sys.path.insert(0, str(Path(__file__).parents[2]))  # and what they import
 
 import torch
 import torch.distributed as dist

@@ -96,6 +96,10 @@ def main() -> None:
                 wrong.append(f"{loss.__name__}, {wrap.__name__}, cut {cut}, counted {counted}: off by {error:.1e}")
         if not (error := largest_error(loss, wrap, 6, False)) > 1e-4:
             wrong.append(f"{loss.__name__}, {wrap.__name__}: uneven shards need a count, yet were off by {error:.1e}")
+    rank = dist.get_rank()
+    alone = [dist.new_group([member]) for member in range(2)][rank]  # as one of two tensor-parallel halves
+    if float(global_count(3 + rank)) != 3.5 or float(global_count(3 + rank, group=alone)) != 3 + rank:
+        wrong.append("a count over a group is not that of the group")
     dist.barrier()
     dist.destroy_process_group()
     if wrong:

@@ -1,4 +1,4 @@
-"""The answer in words and numbers: whether re-weighting helps, for whom, and how sure that is."""
+"""The answer to a comparison: whether re-weighting helps, for whom, and how sure that is; `report.verdict` words it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reweigh.bench import plan, stats
-from reweigh.bench.compare.metrics import Metric
+from reweigh.bench.lab import plan, stats
+from reweigh.bench.lab.results import ColumnResults, Outcome, Results, difference
+from reweigh.bench.lab.stats import Difference
+from reweigh.bench.lab.table import Table
+from reweigh.bench.report import verdict
 from reweigh.bench.report.numbers import Unit
-from reweigh.bench.results import CellResults, Outcome, Results, difference
-from reweigh.bench.stats import Difference
+from reweigh.bench.train.scores import Metric
 from reweigh.method import method
 from reweigh.objectives.rgd import RGD
-
-PLAIN = "plain training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A class or a group: its score under plain training and under the row, and the difference."""
+class SubsetScore:
+    """The score of a class or a group under plain training and under a row, and the difference."""
 
     name: str
     plain: float
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
-    """What was found with one model.
+    """The answer with one model.
 
     `chosen` is the row to use: the one declared beforehand if it is better, else the best of the others that are, else
     plain training. `beyond_scale` says whether a gain survives weights of mean one.
@@ -55,8 +55,8 @@ class ModelAnswer:
     primary: Difference | None
     beyond_scale: bool | None
     scores: Mapping[str, Sequence[Score]]
-    classes: Sequence[Part]
-    groups: Sequence[Part]
+    classes: Sequence[SubsetScore]
+    groups: Sequence[SubsetScore]
     validation: float
 
 
@@ -72,26 +72,40 @@ class Answer:
 
 
 def answer(results: Results, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]) -> Answer | None:
-    """What the finished runs say; None while there is no pair to compare."""
-    found = [m for cell in results.cells if (m := _model(results, cell, metrics, classes, groups)) is not None]
-    if not found:
+    """The answer that the finished runs allow; None while there is no pair to compare."""
+    models = [m for column in results.columns if (m := _model(results, column, metrics, classes, groups)) is not None]
+    if not models:
         return None
     sign = -1.0 if results.table.smallest else 1.0
-    best, sentence = max(found, key=lambda pair: sign * pair[0].validation)
-    others = [said for one, said in found if one is not best]
+    best, sentence = max(models, key=lambda pair: sign * pair[0].validation)
     return Answer(
         headline=_headline(results, best),
-        details=[sentence, *others, *_remarks(results, best, _judged_by(results, metrics))],
-        models=[one for one, _ in found],
+        details=[sentence, *(s for m, s in models if m is not best), *_remarks(best, _judged_by(results, metrics))],
+        models=[model for model, _ in models],
         model=best.model,
         row=best.chosen,
     )
 
 
+def caveats(answer: Answer, table: Table, *, ended: str, tuned: bool) -> list[str]:
+    """What limits an answer: models without one, an interruption, no tuning, few splits."""
+    judged = {model.model for model in answer.models}
+    lines = [f"{column.name}: no split has finished yet." for column in table.columns if column.name not in judged]
+    if ended == "interrupted":
+        lines.append("Interrupted: the answer uses what had finished. Run the same command again to resume.")
+    if not tuned:
+        lines.append(
+            "Not tuned: the budget was too short, so every method ran as written. A larger --budget tunes all alike."
+        )
+    if any(model.splits < 5 for model in answer.models):
+        lines.append("Few splits: run the same command with a larger --budget to add more and narrow the interval.")
+    return lines
+
+
 def row_name(label: str, text: str) -> str:
     """A row for a sentence: RGD with its tau, everything else by its text."""
     if label == plan.BASELINE:
-        return PLAIN
+        return verdict.BASELINE_NAME
     objective = method(text).objective
     if text.startswith("rgd") and isinstance(objective, RGD) and "+" not in text:
         kind = {"kl": "RGD", "revkl": "RGD with reverse KL", "chi2": "RGD with chi-square"}.get(
@@ -112,42 +126,42 @@ def unit_of(metric: Metric, typical: float) -> Unit:
 
 
 def _model(
-    results: Results, cell: CellResults, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]
+    results: Results, column: ColumnResults, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]
 ) -> tuple[ModelAnswer, str] | None:
-    """What one model says, and the same as a sentence; None before plain training has finished a split."""
-    table, rows = results.table, cell.rows
+    """The answer with one model, and the same as a sentence; None before plain training has finished a split."""
+    table, rows = results.table, column.rows
     if plan.BASELINE not in rows:
         return None
-    chosen = _choose(results, cell)
+    chosen = _choose(results, column)
     shown = chosen if chosen != plan.BASELINE else table.primary
     parts = {
-        kind: _parts(results, cell, shown, key, names)
+        kind: _parts(results, column, shown, key, names)
         for kind, key, names in (("classes", "class_accuracy", classes), ("groups", "group_score", groups))
     }
-    normalised = cell.differences.get(plan.NORMALISED)
+    normalised = column.differences.get(plan.NORMALISED)
     beyond: bool | None = None
     if chosen == table.primary and normalised is not None:
         beyond = normalised.conclusion(smallest=table.smallest) == "better"
-    found = ModelAnswer(
-        model=cell.cell.name,
+    own = ModelAnswer(
+        model=column.name,
         splits=len(rows[plan.BASELINE].outcomes),
         chosen=chosen,
-        primary=cell.differences.get(table.primary),
+        primary=column.differences.get(table.primary),
         beyond_scale=beyond,
-        scores=_scores(results, cell, metrics),
+        scores=_scores(results, column, metrics),
         classes=parts["classes"],
         groups=parts["groups"],
         validation=_mean([o.records[o.chosen][table.select] for o in rows[chosen].outcomes.values()]),
     )
-    return found, f"{found.model}: {_sentence(results, cell, found, metrics)}"
+    return own, f"{own.model}: {_sentence(results, column, own, metrics)}"
 
 
-def _choose(results: Results, cell: CellResults) -> str:
+def _choose(results: Results, column: ColumnResults) -> str:
     """The row to use: what was declared beforehand first, then what survives correction, else plain training."""
     smallest = results.table.smallest
     better = {
         label: d
-        for label, d in cell.differences.items()
+        for label, d in column.differences.items()
         if label != plan.SCALED_BASELINE and d.conclusion(smallest=smallest) == "better"
     }
     if results.table.primary in better:
@@ -155,150 +169,112 @@ def _choose(results: Results, cell: CellResults) -> str:
     return max(better, key=lambda label: abs(better[label].mean), default=plan.BASELINE)
 
 
-def _scores(results: Results, cell: CellResults, metrics: Sequence[Metric]) -> dict[str, list[Score]]:
+def _scores(results: Results, column: ColumnResults, metrics: Sequence[Metric]) -> dict[str, list[Score]]:
     """Every metric of every row at the epoch that validation chose."""
-    found: dict[str, list[Score]] = {label: [] for label in cell.rows}
+    scores: dict[str, list[Score]] = {label: [] for label in column.rows}
     for metric in metrics:
         key = f"test/{metric.key}"
-        values = {label: {seed: _value(o, key) for seed, o in row.outcomes.items()} for label, row in cell.rows.items()}
-        # A split whose test part lacks a class has no AUROC under any row, and says nothing of it.
-        told = {seed for row in values.values() for seed, value in row.items() if not math.isnan(value)}
-        if not told:
+        values = {
+            label: {seed: _value(o, key) for seed, o in row.outcomes.items()} for label, row in column.rows.items()
+        }
+        # A split whose test part lacks a class has no AUROC under any row: it does not count for that metric.
+        recorded = {seed for row in values.values() for seed, value in row.items() if not math.isnan(value)}
+        if not recorded:
             continue
-        values = {label: {seed: value for seed, value in row.items() if seed in told} for label, row in values.items()}
+        values = {
+            label: {seed: value for seed, value in row.items() if seed in recorded} for label, row in values.items()
+        }
         differences = _against_plain(results, values)
         for label, own in values.items():
-            found[label].append(Score(metric=metric, mean=_mean(list(own.values())), difference=differences.get(label)))
-    return found
+            scores[label].append(
+                Score(metric=metric, mean=_mean(list(own.values())), difference=differences.get(label))
+            )
+    return scores
 
 
 def _against_plain(results: Results, values: Mapping[str, Mapping[int, float]]) -> dict[str, Difference]:
     """Differences of one number to plain training, corrected for their number."""
     plain = values[plan.BASELINE]
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     for label, own in values.items():
         seeds = [s for s in sorted(set(own) & set(plain)) if math.isfinite(own[s] + plain[s])]
         if label != plan.BASELINE and seeds:
             primary = label == results.table.primary
-            found[label] = difference(
+            differences[label] = difference(
                 results.table, [own[s] for s in seeds], [plain[s] for s in seeds], primary=primary
             )
-    return stats.corrected(found)
+    return stats.corrected(differences)
 
 
-def _parts(results: Results, cell: CellResults, label: str, key: str, names: Sequence[str]) -> list[Part]:
+def _parts(results: Results, column: ColumnResults, label: str, key: str, names: Sequence[str]) -> list[SubsetScore]:
     """The score of each class or group under plain training and under a row, over the splits that tested on it."""
-    if label not in cell.rows:
+    if label not in column.rows:
         return []
-    ours, plain = cell.rows[label].outcomes, cell.rows[plan.BASELINE].outcomes
-    found: list[Part] = []
+    ours, plain = column.rows[label].outcomes, column.rows[plan.BASELINE].outcomes
+    scores: list[SubsetScore] = []
     for i, name in enumerate(names):
         pairs = [(_entry(ours[s], key, i), _entry(plain[s], key, i)) for s in sorted(set(ours) & set(plain))]
         pairs = [(a, b) for a, b in pairs if math.isfinite(a + b)]
         if pairs:
             first, second = [a for a, _ in pairs], [b for _, b in pairs]
             apart = difference(results.table, first, second) if len(pairs) > 1 else None
-            found.append(Part(name=name, plain=_mean(second), ours=_mean(first), difference=apart))
-    return found
+            scores.append(SubsetScore(name=name, plain=_mean(second), ours=_mean(first), difference=apart))
+    return scores
 
 
-def _sentence(results: Results, cell: CellResults, found: ModelAnswer, metrics: Sequence[Metric]) -> str:
+def _sentence(results: Results, column: ColumnResults, model: ModelAnswer, metrics: Sequence[Metric]) -> str:
     table = results.table
-    label = found.chosen if found.chosen != plan.BASELINE else table.primary
-    apart = cell.differences.get(label)
-    if label not in cell.rows or apart is None or apart.n < 2:
-        return "too few splits have finished to say anything."
+    label = model.chosen if model.chosen != plan.BASELINE else table.primary
+    apart = column.differences.get(label)
+    if label not in column.rows or apart is None or apart.n < 2:
+        return "too few splits have finished to draw a conclusion."
     metric = _judged_by(results, metrics)
-    name, unit = row_name(label, cell.rows[label].method), unit_of(metric, _mean(cell.rows[label].values))
-    conclusion = apart.conclusion(smallest=table.smallest)
-    if conclusion == "no evidence":
-        amount = _amount(apart, unit, unit.signed(apart.mean), apart.low, apart.high)
-        return f"no evidence that {name} changes {metric.name}: {amount}."
-    # In the direction of better, whichever that is.
-    sign = -1.0 if table.smallest else 1.0
-    mean, (low, high) = sign * apart.mean, sorted((sign * apart.low, sign * apart.high))
-    if conclusion == "worse":
-        return f"{name} worsens {metric.name} by {_amount(apart, unit, unit.value(-mean), -high, -low)}."
     unchanged = [
         s.metric.name
-        for s in found.scores[found.chosen]
+        for s in model.scores[model.chosen]
         if s.metric.key in ("auroc", "accuracy")
         and s.metric.key != metric.key
         and s.difference is not None
         and s.difference.conclusion(smallest=s.metric.smallest) == "no evidence"
     ]
-    said = [
-        f"{name} improves {metric.name} by {_amount(apart, unit, unit.value(mean), low, high)}",
-        _largest(found.classes, "class", smallest=False),
-        _largest(found.groups, "group", smallest=table.smallest and not found.classes),
-        f"no change seen in {' and '.join(unchanged)}" if unchanged else "",
-    ]
-    return f"{'; '.join(filter(None, said))}."
-
-
-def _amount(apart: Difference, unit: Unit, mean: str, low: float, high: float) -> str:
-    """A difference with its interval; where all splits agree to the digit there is none, and that is said instead."""
-    if apart.constant:
-        return f"{mean}{unit.points}, the same on each of {apart.n} splits"
-    return f"{mean}{unit.points} [{unit.value(low)}, {unit.value(high)}], {apart.n} splits"
+    errors = table.smallest and not model.classes
+    return verdict.effect(
+        row_name(label, column.rows[label].method),
+        metric.name,
+        apart,
+        unit_of(metric, _mean(column.rows[label].values)),
+        smallest=table.smallest,
+        details=[
+            verdict.largest_gain("class", _gains(model.classes, 1.0), percent=True),
+            verdict.largest_gain("group", _gains(model.groups, -1.0 if errors else 1.0), percent=not errors),
+            f"no change seen in {' and '.join(unchanged)}" if unchanged else "",
+        ],
+    )
 
 
 def _judged_by(results: Results, metrics: Sequence[Metric]) -> Metric:
     return next(m for m in metrics if results.table.metric == f"test/{m.key}")
 
 
-def _largest(parts: Sequence[Part], what: str, *, smallest: bool) -> str:
-    """Where the gain is largest, among those that more than one split tested on."""
-    parts = [part for part in parts if part.difference is not None]
-    if len(parts) < 2:
-        return ""
-    sign = -1.0 if smallest else 1.0
-    best = max(parts, key=lambda p: sign * (p.ours - p.plain))
-    gain = sign * (best.ours - best.plain)
-    if gain <= 0:
-        return ""
-    amount = f"{gain:.3g}" if smallest else f"{100 * gain:+.1f}"
-    return f"largest gain in {what} {best.name!r} ({amount})"
+def _gains(scores: Sequence[SubsetScore], sign: float) -> dict[str, float]:
+    """By how much classes or groups are better, among those that more than one split tested on."""
+    return {s.name: sign * (s.ours - s.plain) for s in scores if s.difference is not None}
 
 
 def _headline(results: Results, best: ModelAnswer) -> str:
-    if best.primary is None or best.primary.n < 2:
-        return "Too little has finished to say whether re-weighting helps: give more time with --budget."
-    if best.chosen == plan.BASELINE:
-        if best.primary.conclusion(smallest=results.table.smallest) == "worse":
-            return f"{results.table.primary} makes {results.table.metric_name} worse here: keep plain training."
-        return "No evidence that re-weighting helps here: keep plain training."
-    cell = next(c for c in results.cells if c.cell.name == best.model)
-    name = row_name(best.chosen, cell.rows[best.chosen].method)
-    if best.chosen == results.table.primary:
-        return f"Re-weighting helps here: train with {name}."
-    return (
-        f"Use {name}: it is better than plain training here, after correction for {len(cell.differences)} comparisons."
-    )
+    column = next(c for c in results.columns if c.name == best.model)
+    name = row_name(best.chosen, column.rows[best.chosen].method)
+    return verdict.recommendation(results.table, best.primary, best.chosen, name, comparisons=len(column.differences))
 
 
-def _remarks(results: Results, best: ModelAnswer, metric: Metric) -> list[str]:
-    """Whether a gain is more than a larger step; or, without one, what could have been seen."""
-    if best.beyond_scale:
-        return ["The gain survives weights normalised to mean one: it is more than a larger step."]
+def _remarks(best: ModelAnswer, metric: Metric) -> list[str]:
+    """Whether a gain is more than a larger step; or, without one, which differences could have been detected."""
     if best.beyond_scale is not None:
-        return [
-            "With weights normalised to mean one the gain is not seen any more: it may be no more than a larger step, "
-            "which a larger learning rate gives too."
-        ]
+        return [verdict.beyond_scale(survives=best.beyond_scale)]
     if best.chosen != plan.BASELINE or best.primary is None or not math.isfinite(best.primary.low):
         return []
-    if best.primary.constant:
-        if best.primary.mean == 0:
-            return [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
-        few = best.primary.conclusion(smallest=metric.smallest) == "no evidence"
-        return ["Equal differences have no interval, and fewer than six of them may be chance."] if few else []
-    width = (best.primary.high - best.primary.low) / 2
-    unit = unit_of(metric, width)
-    return [
-        f"Differences in {metric.name} below about {unit.value(width)}{unit.points} would not have been seen with "
-        f"{best.splits} splits."
-    ]
+    unit = unit_of(metric, (best.primary.high - best.primary.low) / 2)
+    return verdict.resolution(best.primary, metric.name, unit, smallest=metric.smallest)
 
 
 def _value(outcome: Outcome, key: str) -> float:

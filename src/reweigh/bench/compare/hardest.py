@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 
 from reweigh.bench.compare.problem import Problem, parts_of
-from reweigh.bench.runs import Run, write_atomically
-from reweigh.bench.suspects import Ranking, suspects
+from reweigh.bench.files import write_atomically
+from reweigh.bench.lab.runs import Run
+from reweigh.bench.lab.suspects import Ranking, suspects
 from reweigh.method import method
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +46,7 @@ def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
 
 
 def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str) -> Ranking:
-    """Write the hardest rows as CSV: what they are, how their loss and weight went, and the row itself.
+    """Write the hardest rows as CSV: what they are, the course of their loss and weight, and the row itself.
 
     Parameters
     ----------
@@ -66,12 +67,12 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
         worst = [int(i) for i in np.argsort(-late, kind="stable")[:20] if ranking.kind[i] != "never seen"]
     moments = np.unique(np.linspace(0, len(losses) - 1, MOMENTS).round().astype(int))
     weights = _weights(weighed_by, losses[moments])
-    found = {int(suspect.index): suspect for suspect in (ranking._row(int(i)) for i in worst)}  # pyright: ignore[reportPrivateUsage]
+    rows = {int(suspect.index): suspect for suspect in (ranking._row(int(i)) for i in worst)}  # pyright: ignore[reportPrivateUsage]
     table: dict[str, Any] = {
         "row": [problem.row_name(i) for i in worst],
-        "kind": [found[i].kind for i in worst],
-        "reason": [found[i].reason for i in worst],
-        "score": [round(found[i].score, 4) for i in worst],
+        "kind": [rows[i].kind for i in worst],
+        "reason": [rows[i].reason for i in worst],
+        "score": [round(rows[i].score, 4) for i in worst],
     }
     last = max(len(losses) - 1, 1)
     for name, values in (("loss", losses[moments]), ("weight", weights)):
@@ -90,27 +91,27 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
 
 
 def caution(ranking: Ranking) -> str:
-    """A word of warning where so many labels are suspected that most of them are likely right."""
+    """A warning where so many labels are suspected that most of them are likely right."""
     suspected = len(ranking.of_kind("suspected label error"))
     seen = int((ranking.kind != "never seen").sum())
     if suspected <= _MANY * max(seen, 1):
         return ""
     return (
-        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means a target that "
-        "the columns do not tell well (classes that overlap, heavy tails, a missing column): look at the first few, "
-        "and do not delete them all."
+        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means a target that the columns "
+        "do not determine well (classes that overlap, heavy tails, a missing column): look at the first few, and do "
+        "not delete them all."
     )
 
 
 def _weights(text: str, losses: Array) -> Array:
     """The weights that losses of one moment have among each other."""
     objective = method(text).objective
-    found = np.full_like(losses, np.nan)
+    weights = np.full_like(losses, np.nan)
     for k, row in enumerate(losses):
         seen = np.isfinite(row)
         if seen.any() and not getattr(objective, "needs", ()):
-            found[k, seen] = objective.weigh(row[seen].astype(np.float64), objective.init()).weights
-    return found
+            weights[k, seen] = objective.weigh(row[seen].astype(np.float64), objective.init()).weights
+    return weights
 
 
 def _height(problem: Problem) -> int:

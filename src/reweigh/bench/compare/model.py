@@ -28,34 +28,25 @@ from torch import nn
 
 import reweigh
 from reweigh.bench import models, tables
-from reweigh.bench.compare import boosters, recipe
+from reweigh.bench.catalogue.images import image_folder
+from reweigh.bench.compare import recipe
 from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
-from reweigh.bench.data import image_folder
-from reweigh.bench.executors import settings_of
-from reweigh.bench.loop import Fitting
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.executors.local import settings_of
+from reweigh.bench.lab.runs import Spec
+from reweigh.bench.lab.table import Table
 from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._table import Table
-from reweigh.bench.runs import Spec
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.tables import Encoder, TableError
-from reweigh.bench.task import Task, predict
+from reweigh.bench.tables import TableEncoder, TableError
+from reweigh.bench.train.driver import Driver
+from reweigh.bench.train.programs import boosting as boosters
+from reweigh.bench.train.programs.supervised import Supervised as Program
+from reweigh.bench.train.task import Task, predict
 from reweigh.method import method
 
 #: Raised by one whenever what is written down changes its meaning.
 FORMAT = 1
 _WEIGHTS, _CARD = "weights.safetensors", "model.json"
 _BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json"}
-
-
-class _NoRun:
-    """A writer for a training that is no run: nothing is resumed and nothing kept."""
-
-    def resume(self) -> None:
-        return None
-
-    def checkpoint(self, state: Any) -> None: ...
-
-    def array(self, name: str, values: Any) -> None: ...
 
 
 def train_and_save(
@@ -82,7 +73,7 @@ def train_and_save(
     expected
         The scores that such models had on test rows, for the card.
     progress
-        Is told the share that is done.
+        Called with the share that is done.
     """
     settings = settings_of(recipe, spec)
     parts = with_test_rows(problem, parts_of(problem, spec.seed))
@@ -123,18 +114,18 @@ def _train_network(
     seeds, row = Seeds(spec.seed), method(spec.method)
     with seeds.ambient("init"):
         network = supervised.build(settings, task, row)
-    writer: Any = _NoRun()
-    fitting = Fitting(task, network, row, settings.training(), seeds, writer)
+    program = Program(task, network, row, settings.training(), seeds)
+    driver = Driver(program)
     best, chosen, kept = None, 0, {}
-    while fitting.epoch < settings.epochs:
-        record = fitting.run_epoch(None, None)
+    while not driver.over:
+        record = driver.run_epoch()
         if best is None or table.best([best, float(record[table.select])]) == 1:
             best = float(record[table.select])
-            average = fitting.average
+            average = program.average
             with contextlib.nullcontext() if average is None else average.swapped(network):
                 kept = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-            chosen = fitting.epoch
-        progress(fitting.epoch / settings.epochs)
+            chosen = driver.epoch
+        progress(driver.epoch / settings.epochs)
     # Not `save_file`, whose files only their owner can read.
     (folder / _WEIGHTS).write_bytes(save(kept))
     return {
@@ -166,7 +157,7 @@ class Model:
     """A model that was read back: rows in, predictions out."""
 
     card: Mapping[str, Any]
-    preprocessing: Encoder | Pixels
+    preprocessing: TableEncoder | Pixels
     outputs: Callable[[Any], Any]
 
     @classmethod
@@ -176,11 +167,11 @@ class Model:
         Raises
         ------
         TableError
-            If it is no model, or one of a later version.
+            If it is not a model, or one of a later version.
         """
         if not (folder / _CARD).is_file():
             raise TableError(
-                f"{folder} is no model: it has no {_CARD}. `reweigh compare` writes one and prints its path at the end."
+                f"{folder} is not a model: it has no {_CARD}. `reweigh compare` writes one and prints its path."
             )
         try:
             card = json.loads((folder / _CARD).read_text())
@@ -210,22 +201,39 @@ class Model:
         else:
             frame = tables.read(source, least=1)
             x, target = torch.from_numpy(self.preprocessing.transform(frame)), self.preprocessing.target.name
-        found = np.asarray(self.outputs(x), np.float64)
-        return pl.concat([frame, pl.DataFrame(self._columns(found, target, set(frame.columns)))], how="horizontal")
+        outputs = np.asarray(self.outputs(x), np.float64)
+        return pl.concat([frame, pl.DataFrame(self._columns(outputs, target, set(frame.columns)))], how="horizontal")
 
-    def _columns(self, found: Any, target: str, taken: set[str]) -> dict[str, Any]:
+    def _columns(self, outputs: Any, target: str, taken: set[str]) -> dict[str, Any]:
         classes = self.card["classes"]
         if not classes:
-            assert isinstance(self.preprocessing, Encoder)
-            columns: dict[str, Any] = {f"predicted {target}": self.preprocessing.inverse_target(found.reshape(-1))}
+            assert isinstance(self.preprocessing, TableEncoder)
+            columns: dict[str, Any] = {f"predicted {target}": self.preprocessing.inverse_target(outputs.reshape(-1))}
         else:
             names = np.array(classes, dtype=object)
-            columns = {f"predicted {target}": names[found.argmax(axis=1)].tolist()}
-            columns |= {f"probability of {name}": found[:, k] for k, name in enumerate(classes)}
+            columns = {f"predicted {target}": names[outputs.argmax(axis=1)].tolist()}
+            columns |= {f"probability of {name}": outputs[:, k] for k, name in enumerate(classes)}
         clash = sorted(taken & set(columns))
         if clash:
             raise TableError(f"the rows already have a column {tables.quoted(clash[0])}. Drop or rename it.")
         return columns
+
+
+def write_predictions(folder: Path, rows: Path, out: Path) -> int:
+    """Write a model's predictions for a file of rows, or a folder of images; returns how many there are."""
+    frame = Model.load(folder).predict(rows)
+    temporary = out.with_name(f".{out.name}.tmp")
+    try:
+        if out.suffix == ".parquet":
+            frame.write_parquet(temporary)
+        elif out.suffix in (".csv", ".tsv", ""):
+            frame.write_csv(temporary, separator="\t" if out.suffix == ".tsv" else ",")
+        else:
+            raise ValueError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return frame.height
 
 
 def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
@@ -243,8 +251,8 @@ def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
     network.eval()
 
     def outputs(x: Any) -> Any:
-        found = predict(network, x).double().numpy()
-        return special.softmax(found, axis=1) if card["classes"] else found
+        logits = predict(network, x).double().cpu().numpy()
+        return special.softmax(logits, axis=1) if card["classes"] else logits
 
     return outputs
 
@@ -271,23 +279,23 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
         raise TableError(f"{path} cannot be read ({_first(error)}). Train the model again.") from None
 
     def outputs(x: Any) -> Any:
-        found = np.asarray(raw(x), np.float64)
-        return np.stack([1 - found, found], axis=1) if card["kind"] == "binary" else found
+        predicted = np.asarray(raw(x), np.float64)
+        return np.stack([1 - predicted, predicted], axis=1) if card["kind"] == "binary" else predicted
 
     return outputs
 
 
-def _saved(preprocessing: Encoder | Pixels) -> dict[str, Any]:
+def _saved(preprocessing: TableEncoder | Pixels) -> dict[str, Any]:
     if isinstance(preprocessing, Pixels):
         return {"pixels": dataclasses.asdict(preprocessing)}
     return {"encoder": preprocessing.to_dict()}
 
 
-def _restored(saved: Mapping[str, Any]) -> Encoder | Pixels:
+def _restored(saved: Mapping[str, Any]) -> TableEncoder | Pixels:
     if "pixels" in saved:
         own = saved["pixels"]
         return Pixels(size=own["size"], mean=tuple(own["mean"]), deviation=tuple(own["deviation"]))
-    return Encoder.from_dict(saved["encoder"])
+    return TableEncoder.from_dict(saved["encoder"])
 
 
 def _replace(new: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a file, a folder or a name to parts that can be trained on, one draw a seed."""
+"""From a file, a folder or a name to parts that can be trained on, one split per seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from reweigh.bench import data, tables
-from reweigh.bench.compare import metrics
-from reweigh.bench.data import image_folder
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.tables import Encoder, Schema, Split, TableError, values
-from reweigh.bench.tables import named as named_tables
-from reweigh.bench.task import Task
+from reweigh.bench import catalogue, draws, tables
+from reweigh.bench.catalogue.images import Dataset, image_folder
+from reweigh.bench.catalogue.tables import NamedTable
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
+from reweigh.bench.train import scores as metrics
+from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
+from reweigh.bench.train.task import Task
 
 Array = np.ndarray[Any, Any]
 
@@ -32,13 +33,13 @@ _EMBEDDED_IMBALANCE = 20.0
 _TEST, _VAL = 0.2, 0.2
 #: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
 _LEFT_OUT = 0.1
-#: Options that say something of a table's columns and rows.
+#: Options about a table's columns and rows.
 _FOR_TABLES = ("target", "task", "categorical", "drop", "group", "time", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a person asked for, as plain values: they are part of every run's identity.
+class DataQuestion:
+    """Which data a comparison is about, as plain values: they are part of every run's identity.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ class Pixels:
 
     def transform(self, x: Array) -> Tensor:
         """Images (uint8, NHWC) as a model takes them."""
-        return data.normalize(data.as_tensor(np.ascontiguousarray(x)), self.mean, self.deviation)
+        return normalize(as_tensor(np.ascontiguousarray(x)), self.mean, self.deviation)
 
 
 def hash_of(source: str) -> str:
@@ -160,7 +161,7 @@ def hash_of(source: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def load(question: Question) -> Problem:
+def load(question: DataQuestion) -> Problem:
     """Read the data of a question; a process reads it once."""
     path = Path(question.source)
     if path.is_dir():
@@ -176,14 +177,14 @@ def load(question: Question) -> Problem:
             question,
             (*_FOR_TABLES, "image_size"),
             "the embedded digits",
-            " To ask about a table, name its file: `reweigh compare FILE --target COLUMN`.",
+            " To compare on a table, name its file: `reweigh compare FILE --target COLUMN`.",
         )
         return _digits()
     _refuse(question, ("image_size",), "a table", "")
-    if not path.exists() and question.source in named_tables.names():
-        found = named_tables.load(question.source, download=True)
-        test_rows = None if found.test_rows is None else np.asarray(found.test_rows)
-        return _table(question, found.frame, question.target or found.target, test_rows, found.notes)
+    if not path.exists() and question.source in catalogue.names("tables"):
+        named = catalogue.load(question.source, NamedTable, download=True)
+        test_rows = None if named.test_rows is None else np.asarray(named.test_rows)
+        return _table(question, named.frame, question.target or named.target, test_rows, named.notes)
     frame = tables.read(path)
     if not question.target:
         raise TableError(f"`--target` must name the column to predict; {path.name} has {tables.listed(frame.columns)}.")
@@ -199,12 +200,12 @@ def parts_of(problem: Problem, seed: int) -> Split:
     assert labels is not None
     rest, test = np.arange(len(labels)), problem.test_rows
     if test is None:
-        rest, test = data.split(labels, _TEST, draw)
+        rest, test = draws.split(labels, _TEST, draw)
     else:
         rest = np.setdiff1d(rest, test)
     if problem.imbalance != 1.0:
-        rest = rest[data.longtail_indices(labels[rest], problem.imbalance, draw)]
-    train, val = data.split(labels[rest], _VAL / (1 - _TEST), draw)
+        rest = rest[draws.longtail_indices(labels[rest], problem.imbalance, draw)]
+    train, val = draws.split(labels[rest], _VAL / (1 - _TEST), draw)
     return Split(np.sort(rest[train]), np.sort(rest[val]), np.sort(test))
 
 
@@ -216,7 +217,7 @@ def _thinned(problem: Problem, parts: Split, seed: int) -> Split:
     """
     labels, draw = problem.labels, Seeds(seed).numpy("left out")
     strata = np.zeros(len(parts.train), dtype=np.int64) if labels is None else labels[parts.train]
-    stay, _ = data.split(strata, _LEFT_OUT, draw)
+    stay, _ = draws.split(strata, _LEFT_OUT, draw)
     return dataclasses.replace(parts, train=parts.train[stay])
 
 
@@ -233,20 +234,20 @@ def with_test_rows(problem: Problem, parts: Split) -> Split:
     return Split(np.sort(np.concatenate([parts.train, parts.test])), parts.val, parts.val)
 
 
-def deal(problem: Problem, parts: Split) -> tuple[Task, Encoder | Pixels]:
+def deal(problem: Problem, parts: Split) -> tuple[Task, TableEncoder | Pixels]:
     """The task on these parts, and the preprocessing that its training rows made."""
     rows = {"train": parts.train, "val": parts.val, "test": parts.test}
     if problem.images is not None:
         images, given = problem.images, problem.labels
         assert given is not None
-        mean, deviation = data.pixel_statistics(images.x[parts.train])
+        mean, deviation = pixel_statistics(images.x[parts.train])
         size = int(images.x.shape[1])
         pixels = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
         x = {part: pixels.transform(images.x[chosen]) for part, chosen in rows.items()}
         y = {part: torch.from_numpy(given[chosen]) for part, chosen in rows.items()}
         return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), pixels
     frame, schema = problem.table
-    encoder = Encoder.fit(frame, schema, parts.train)
+    encoder = TableEncoder.fit(frame, schema, parts.train)
     x = {part: torch.from_numpy(encoder.transform(frame, chosen)) for part, chosen in rows.items()}
     y = {part: torch.tensor(encoder.transform_target(frame, chosen)) for part, chosen in rows.items()}
     groups = _group_indices(problem)
@@ -278,18 +279,18 @@ def _scorer(
     """Scores of a part's outputs; those of a regression are in the target's own unit, which a person can judge."""
 
     def score(part: str, outputs: Tensor) -> dict[str, Any]:
-        found, true = outputs.detach().numpy(), truth[part].numpy()
+        predicted, targets = outputs.detach().cpu().numpy(), truth[part].numpy()
         own = None if groups is None else groups[rows[part]]
         if problem.regression:
-            return metrics.regression(found * scale, true * scale, own, len(problem.groups))
-        return metrics.classification(found, true, len(problem.classes), own, len(problem.groups))
+            return metrics.regression(predicted * scale, targets * scale, own, len(problem.groups))
+        return metrics.classification(predicted, targets, len(problem.classes), own, len(problem.groups))
 
     return score
 
 
-def _refuse(question: Question, names: Sequence[str], source: str, hint: str) -> None:
-    """Options that mean nothing for a source are told: who gave one believes that it did something."""
-    usual = Question()
+def _refuse(question: DataQuestion, names: Sequence[str], source: str, hint: str) -> None:
+    """Options that mean nothing for a source are refused: whoever gave one believes that it does something."""
+    usual = DataQuestion()
     given = [f"`--{name.replace('_', '-')}`" for name in names if getattr(question, name) != getattr(usual, name)]
     if given:
         several = len(given) > 1
@@ -300,7 +301,7 @@ def _refuse(question: Question, names: Sequence[str], source: str, hint: str) ->
 
 
 def _table(
-    question: Question, frame: pl.DataFrame, target: str, test_rows: Array | None, notes: tuple[str, ...]
+    question: DataQuestion, frame: pl.DataFrame, target: str, test_rows: Array | None, notes: tuple[str, ...]
 ) -> Problem:
     schema = tables.describe(
         frame,
@@ -347,11 +348,11 @@ def _table(
 
 
 def _dropped(schema: Schema, test: pl.DataFrame, name: str) -> list[str]:
-    """What to say of the rows of a test file that cannot be tested on; it is refused if none can."""
+    """Notes on the rows of a test file that cannot be tested on; it is refused if none can."""
     cells, unusable = test.get_column(schema.target), schema.labels(test).is_null()
     foreign = cells.filter(unusable).drop_nulls()
     missing, examples = cells.null_count(), tables.listed(values.words(foreign).unique().sort().to_list())
-    what = "no number" if schema.task == "regression" else "no class of the training file"
+    what = "not a number" if schema.task == "regression" else "not a class of the training file"
     target = tables.quoted(schema.target)
     if unusable.all():
         seen = f": {examples}" if len(foreign) else ""
@@ -381,13 +382,13 @@ def _group_indices(problem: Problem) -> Array | None:
 
 def _digits() -> Problem:
     """The embedded images as a table of pixels, so that a row to predict is a row of numbers."""
-    digits = data.load("digits")
+    digits = catalogue.load("digits", Dataset)
     x = np.concatenate([digits.x_train, digits.x_test])
     x = x.reshape(len(x), -1)
     columns = {f"pixel_{i // 8}_{i % 8}": x[:, i].astype(np.int16) for i in range(x.shape[1])}
     labels = np.concatenate([digits.y_train, digits.y_test])
     frame = pl.DataFrame(columns | {"digit": labels})
-    counts = data.longtail_counts(10, _EMBEDDED_IMBALANCE, int(digits.counts().min()))
+    counts = draws.longtail_counts(10, _EMBEDDED_IMBALANCE, int(digits.counts().min()))
     return Problem(
         name="scikit-learn's digits, thinned to a long tail",
         kind="multiclass",
@@ -407,8 +408,8 @@ def _digits() -> Problem:
     )
 
 
-def _image_folder(path: Path, question: Question) -> Problem:
-    files = image_folder.find(path.resolve().parent, path.resolve().name, question.image_size)
+def _image_folder(path: Path, question: DataQuestion) -> Problem:
+    files = list(image_folder.find(path.resolve().parent, path.resolve().name, question.image_size).values())
     if not files:
         raise TableError(
             f"the folder {path} has no images in subfolders. Put the images of each class into a folder named after it."

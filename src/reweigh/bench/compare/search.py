@@ -1,4 +1,4 @@
-"""As many answers as the time allows: every method as written first, then tuned, then on more and more splits."""
+"""An answer as good as the time allows: every method as written first, then tuned, then on more and more splits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from reweigh.bench import plan
-from reweigh.bench.executors import Display, OutOfTimeError, Workers, execute
-from reweigh.bench.plan import Question, Trial
-from reweigh.bench.recipes._table import Cell
-from reweigh.bench.runs import Run, Spec
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.executors.local import Display, OutOfTimeError, Workers, execute
+from reweigh.bench.lab.plan import Question, Trial
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.lab.table import Column
 
 #: Splits on which every method is tried as written; splits that are added at a time; and where more say little.
 FIRST, ROUND, MOST = 3, 5, 30
@@ -24,8 +24,8 @@ Ended = Literal["finished", "time", "interrupted"]
 
 
 @dataclass(kw_only=True)
-class Found:
-    """What a search has done: the runs it rests on, cell by cell, whether they were tuned, and how it ended."""
+class SearchOutcome:
+    """What a search has done: the runs it rests on, column by column, whether they were tuned, and how it ended."""
 
     runs: list[Run] = field(default_factory=list[Run])
     tuning: list[Run] = field(default_factory=list[Run])
@@ -36,20 +36,20 @@ class Found:
 
 
 def search(
-    asked: Question,
+    question: Question,
     root: Path,
     *,
     jobs: int,
     budget: float,
     display: Display,
-    tell: Callable[[Found], None],
-) -> Found:
-    """Run until the time is over or the answer would hardly change; what is on disk already costs no time.
+    on_stage: Callable[[SearchOutcome], None],
+) -> SearchOutcome:
+    """Run until the budget runs out or the answer would hardly change; what is on disk already costs no time.
 
     Parameters
     ----------
-    asked
-        The question, whose table has a cell for each model.
+    question
+        The question, whose table has a column for each model.
     root
         The folder of its runs.
     jobs
@@ -58,95 +58,95 @@ def search(
         Seconds.
     display
         Where progress is shown.
-    tell
-        Is told what was found after every stage.
+    on_stage
+        Called with the outcome so far after every stage.
 
     Returns
     -------
-    Found
-        The runs that an answer may rest on: those of splits which every method of a cell has finished, tuned alike.
+    SearchOutcome
+        The runs that an answer may rest on: those of splits which every method of a column has finished, tuned alike.
     """
-    searching = _Search(asked, root, time.monotonic() + budget, display)
+    searching = _Search(question, root, time.monotonic() + budget, display)
     try:
         with Workers(jobs) as workers:
-            searching.go(workers, tell)
+            searching.go(workers, on_stage)
     except OutOfTimeError:
-        searching.found.ended = "time"
+        searching.outcome.ended = "time"
     except KeyboardInterrupt:
-        searching.found.ended = "interrupted"
+        searching.outcome.ended = "interrupted"
     searching.gather()
-    return searching.found
+    return searching.outcome
 
 
 class _Search:
-    def __init__(self, asked: Question, root: Path, deadline: float, display: Display) -> None:
-        self.asked, self.root, self.deadline, self.display = asked, root, deadline, display
+    def __init__(self, question: Question, root: Path, deadline: float, display: Display) -> None:
+        self.question, self.root, self.deadline, self.display = question, root, deadline, display
         self.jobs = 1
-        self.found = Found()
-        #: Comparison runs in the order in which they were asked for: as written, and as tuned.
+        self.outcome = SearchOutcome()
+        #: Comparison runs in the order in which they were planned: as written, and as tuned.
         self.untuned: list[Spec] = []
         self.tuned: list[Spec] = []
         self.tuning: list[Spec] = []
 
-    def go(self, workers: Workers, tell: Callable[[Found], None]) -> None:
+    def go(self, workers: Workers, on_stage: Callable[[SearchOutcome], None]) -> None:
         """Stage by stage."""
         self.jobs = workers.jobs
-        chosen, specs = plan.as_written(self.asked), self.untuned
+        chosen, specs = plan.as_written(self.question), self.untuned
         self._compare(workers, chosen, specs, range(FIRST), f"as written, {FIRST} splits")
-        tell(self.gather())
-        self.found.trials = self._affordable_trials()
-        if self.found.trials:
-            question = _with_trials(self.asked, self.found.trials)
+        on_stage(self.gather())
+        self.outcome.trials = self._affordable_trials()
+        if self.outcome.trials:
+            question = _with_trials(self.question, self.outcome.trials)
             self.tuning = plan.tuning(question)
-            self._execute(workers, self.tuning, f"tuning, {self.found.trials} trials of each method")
+            self._execute(workers, self.tuning, f"tuning, {self.outcome.trials} trials of each method")
             chosen, specs = plan.choose(question, self.tuning, self.root), self.tuned
-        splits = 0 if self.found.trials else FIRST
+        splits = 0 if self.outcome.trials else FIRST
         while splits < MOST:
             new = range(splits, min(splits + ROUND, MOST))
-            what = "tuned" if self.found.trials else "as written"
+            what = "tuned" if self.outcome.trials else "as written"
             if splits and self._cost(self._specs(chosen, new)) > max(self._left(), 0.0):
-                self.found.ended = "time"
+                self.outcome.ended = "time"
                 return
             self._compare(workers, chosen, specs, new, f"{what}, splits {new.start + 1} to {new.stop}")
             splits = new.stop
-            tell(self.gather())
+            on_stage(self.gather())
 
-    def gather(self) -> Found:
+    def gather(self) -> SearchOutcome:
         """Look at what is done, and keep what is complete."""
-        found = self.found
-        found.runs = []
-        complete = {cell.name: self._complete(cell, self.tuned) for cell in self.asked.table.cells}
-        found.tuned = bool(self.tuned) and all(len(seeds) >= 2 for seeds in complete.values())
-        for cell in self.asked.table.cells:
-            # Either every cell is reported as tuned or none: nobody should have to ask which is which.
-            specs = self.tuned if found.tuned else self.untuned
-            seeds = complete[cell.name] if found.tuned else self._complete(cell, self.untuned)
-            rows = [spec for spec in specs if spec.cell == cell.name and spec.seed in seeds]
-            rows += plan.scale_controls(self.asked, rows)
+        outcome = self.outcome
+        outcome.runs = []
+        complete = {column.name: self._complete(column, self.tuned) for column in self.question.table.columns}
+        outcome.tuned = bool(self.tuned) and all(len(seeds) >= 2 for seeds in complete.values())
+        for column in self.question.table.columns:
+            # Either every column is reported as tuned or none: nobody should have to ask which is which.
+            specs = self.tuned if outcome.tuned else self.untuned
+            seeds = complete[column.name] if outcome.tuned else self._complete(column, self.untuned)
+            rows = [spec for spec in specs if spec.column == column.name and spec.seed in seeds]
+            rows += plan.scale_controls(self.question, rows)
             done = [run for run in map(self._run, rows) if run.done]
             controlled = {run.spec.seed for run in done if run.spec.label == plan.SCALED_BASELINE}
-            if len(controlled) >= 2 and (cell.name, plan.SCALED_BASELINE) not in found.failed:
+            if len(controlled) >= 2 and (column.name, plan.SCALED_BASELINE) not in outcome.failed:
                 # Once splits have their scale control only those count: means over other splits would not compare.
                 done = [run for run in done if run.spec.seed in controlled]
-            found.runs += done
-        found.tuning = [run for run in map(self._run, self.tuning) if run.done]
-        return found
+            outcome.runs += done
+        outcome.tuning = [run for run in map(self._run, self.tuning) if run.done]
+        return outcome
 
-    def _complete(self, cell: Cell, specs: Iterable[Spec]) -> set[int]:
-        """The splits that every row of a cell has finished, but for rows that failed."""
+    def _complete(self, column: Column, specs: Iterable[Spec]) -> set[int]:
+        """The splits that every row of a column has finished, but for rows that failed."""
         missing: dict[int, bool] = {}
         for spec in specs:
-            if spec.cell == cell.name and (spec.cell, spec.label) not in self.found.failed:
+            if spec.column == column.name and (spec.column, spec.label) not in self.outcome.failed:
                 missing[spec.seed] = missing.get(spec.seed, False) or not self._run(spec).done
         return {seed for seed, lacking in missing.items() if not lacking}
 
     def _specs(self, chosen: dict[tuple[str, str], Trial], seeds: range) -> list[Spec]:
         """The comparison on some splits."""
-        table = self.asked.table
-        cells = tuple(dataclasses.replace(cell, seeds=seeds.stop) for cell in table.cells)
-        question = dataclasses.replace(self.asked, table=dataclasses.replace(table, cells=cells))
-        failed = self.found.failed
-        specs = [s for s in plan.comparison(question, chosen) if s.seed in seeds and (s.cell, s.label) not in failed]
+        table = self.question.table
+        columns = tuple(dataclasses.replace(column, seeds=seeds.stop) for column in table.columns)
+        question = dataclasses.replace(self.question, table=dataclasses.replace(table, columns=columns))
+        failed = self.outcome.failed
+        specs = [s for s in plan.comparison(question, chosen) if s.seed in seeds and (s.column, s.label) not in failed]
         return sorted(specs, key=lambda spec: spec.seed)  # whole splits first: only those can be reported
 
     def _compare(
@@ -156,38 +156,38 @@ class _Search:
         specs += new
         self._execute(workers, new, title)
         done = [spec for spec in new if self._run(spec).done]
-        controls = plan.scale_controls(self.asked, done)
+        controls = plan.scale_controls(self.question, done)
         if controls:
             self._execute(workers, controls, f"scale control of {title}")
 
     def _execute(self, workers: Workers, specs: Sequence[Spec], title: str) -> None:
         failures = execute(specs, self.root, workers=workers, display=self.display, title=title, deadline=self.deadline)
         for failure in failures:
-            self.found.failed[failure.spec.cell, failure.spec.label] = failure.reason.strip().splitlines()[-1]
+            self.outcome.failed[failure.spec.column, failure.spec.label] = failure.reason.strip().splitlines()[-1]
 
     def _affordable_trials(self) -> int:
         """How many trials of each method fit into the time together with a first round of the comparison."""
         for trials in TRIALS:
-            question = _with_trials(self.asked, trials)
+            question = _with_trials(self.question, trials)
             tuning = plan.tuning(question)
             if all(self._run(spec).done for spec in tuning):
                 cost = self._cost(self._specs(plan.choose(question, tuning, self.root), range(ROUND)))
             else:  # which settings the comparison will have is not known yet; those as written cost as much
-                rounds = self._specs(plan.as_written(self.asked), range(ROUND))
+                rounds = self._specs(plan.as_written(self.question), range(ROUND))
                 cost = self._cost(tuning) + self._cost(rounds, anew=True)
             if cost <= max(self._left(), 0.0):  # what is done already fits into no time at all
                 return trials
         return 0
 
     def _cost(self, specs: Iterable[Spec], *, anew: bool = False) -> float:
-        """Seconds that runs would take: as long as those of the same cell did, those that are done nothing."""
+        """Seconds that runs would take: as long as those of the same column did, those that are done nothing."""
         seconds: dict[str, list[float]] = {}
         for spec in self.untuned:
             if (run := self._run(spec)).done:
-                seconds.setdefault(spec.cell, []).append(float(run.summary()["seconds"]))
-        typical = {cell: sum(values) / len(values) for cell, values in seconds.items()}
+                seconds.setdefault(spec.column, []).append(float(run.summary()["seconds"]))
+        typical = {column: sum(values) / len(values) for column, values in seconds.items()}
         todo = [spec for spec in specs if anew or not self._run(spec).done]
-        return sum(typical.get(spec.cell, 0.0) for spec in todo) / self.jobs
+        return sum(typical.get(spec.column, 0.0) for spec in todo) / self.jobs
 
     def _left(self) -> float:
         return self.deadline - time.monotonic()
@@ -196,5 +196,5 @@ class _Search:
         return Run(spec, self.root)
 
 
-def _with_trials(asked: Question, trials: int) -> Question:
-    return dataclasses.replace(asked, table=dataclasses.replace(asked.table, trials=trials))
+def _with_trials(question: Question, trials: int) -> Question:
+    return dataclasses.replace(question, table=dataclasses.replace(question.table, trials=trials))

@@ -16,15 +16,15 @@ from typing import Any
 from torch import nn
 
 from reweigh import _validate as validate
-from reweigh.bench import _names
+from reweigh.bench import registry
 
-__all__ = ["Row", "build", "describe", "names"]
+__all__ = ["ModelEntry", "build", "describe", "names"]
 
 _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ModelEntry:
     """A model in a listing."""
 
     name: str
@@ -34,12 +34,12 @@ class Row:
 
 def names() -> list[str]:
     """The models there are: the files of this folder."""
-    return _names.listing(_FOLDER)
+    return registry.listing(_FOLDER)
 
 
-def describe() -> list[Row]:
-    """One row a model, for a listing."""
-    return [_row(name) for name in names()]
+def describe() -> list[ModelEntry]:
+    """All models, for a listing."""
+    return [_entry(name) for name in names()]
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
@@ -54,7 +54,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn
     classes
         Number of outputs; 1 for a regression.
     options
-        As the file's own `build` takes them, beside those in `name`; `head="cosine"` for every model.
+        As the file's own `build` takes them, in addition to those in `name`; `head="cosine"` for every model.
 
     Returns
     -------
@@ -67,18 +67,18 @@ def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn
     >>> sum(p.numel() for p in model.parameters())
     6922
     """
-    short, written = _names.parse(name)
+    short, written = registry.parse(name)
     twice = set(written) & set(options)
     if twice:
-        raise ValueError(f"option {min(twice)!r} is given twice, in {name!r} and beside it. Keep one of them.")
-    function = _names.module(__name__, _FOLDER, short, "model").build
+        raise ValueError(f"option {min(twice)!r} is given twice, in {name!r} and as an argument. Keep one of them.")
+    function = registry.module(__name__, _FOLDER, short, "model").build
     chosen = {**written, **options}
-    _names.check_options(short, function, chosen)
+    registry.check_options(short, function, chosen)
     validate.whole("classes", classes, 1)
     return function(tuple(shape), classes, **chosen)
 
 
-def _row(name: str) -> Row:
-    function = _names.module(__name__, _FOLDER, name, "model").build
+def _entry(name: str) -> ModelEntry:
+    function = registry.module(__name__, _FOLDER, name, "model").build
     summary = (inspect.getdoc(function) or "").partition("\n")[0]
-    return Row(name=name, summary=summary, options=_names.defaults(function))
+    return ModelEntry(name=name, summary=summary, options=registry.defaults(function))

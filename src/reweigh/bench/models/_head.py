@@ -1,4 +1,4 @@
-"""The last layer, which every model lets one choose, and the check of shapes they share."""
+"""The last layer, which can be chosen for every model, and the check of shapes they share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_head(kind: Head, features: int, classes: int) -> nn.Module:
 
 
 def image_shape(model: str, shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Channels, height and width, or an error that says what the model takes."""
+    """Channels, height and width, or an error that names what the model takes."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ValueError(
             f"{model!r} takes images of shape (channels, height, width) of at least {least} x {least}, got {shape}. "

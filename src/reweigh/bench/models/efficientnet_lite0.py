@@ -7,12 +7,12 @@ from typing import Literal
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.models import _weights
+from reweigh.bench.catalogue.weights import load_into
 from reweigh.bench.models._head import Head, image_shape, make_head
 
 __all__ = ["EfficientNetLite0", "build"]
 
-#: Of each stage: blocks, kernel, stride of the first block, expansion, channels.
+#: For each stage: blocks, kernel, stride of the first block, expansion, channels.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -48,7 +48,7 @@ def build(
     channels, _, _ = image_shape("efficientnet_lite0", shape, least=8)
     model = EfficientNetLite0(channels, make_head(head, _FEATURES, classes))
     if weights == "imagenet":
-        _weights.load("efficientnet_lite0", model)
+        load_into(model, "efficientnet_lite0")
     return model
 
 
@@ -75,7 +75,7 @@ class EfficientNetLite0(nn.Module):
 
 
 class _Block(nn.Module):
-    """Widen, look around in each channel, narrow; and add what came in where shapes allow."""
+    """Widen, convolve each channel, narrow; and add the input where shapes allow."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -86,8 +86,8 @@ class _Block(nn.Module):
         self.layers = nn.Sequential(*widen, *look, *_convolution(wide, outputs, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.layers(x)
-        return x + found if self.skip else found
+        y = self.layers(x)
+        return x + y if self.skip else y
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> list[nn.Module]:

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.models import _weights
+from reweigh.bench.catalogue.weights import load_into
 from reweigh.bench.models._head import Head, image_shape, make_head
 
 __all__ = ["ResNet50", "build"]
@@ -47,7 +47,7 @@ def build(
     channels, _, _ = image_shape("resnet50", shape, least=8)
     model = ResNet50(channels, width, make_head(head, 8 * width * _EXPANSION, classes))
     if weights == "imagenet":
-        _weights.load("resnet50", model)
+        load_into(model, "resnet50")
     return model
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.models._block import Block
 from reweigh.bench.models._head import Head, image_shape, make_head
+from reweigh.bench.models.blocks.block import Block
 
 __all__ = ["build"]
 

@@ -15,13 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reweigh.bench import data, domains, models
-from reweigh.bench.algorithms.domains._base import Network
-from reweigh.bench.algorithms.domains._fit import Pool, Problem, Source, Target
-from reweigh.bench.data._cache import cache_folder, replacing
-from reweigh.bench.domains import Domain, Domains
-from reweigh.bench.domains._augment import augmented
-from reweigh.bench.seeds import Seeds
+from reweigh.bench import catalogue, draws, models
+from reweigh.bench.catalogue.cache import cache_folder
+from reweigh.bench.catalogue.domains import Domain, Domains
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.files import replacing
+from reweigh.bench.recipes.algorithms.domains import Network
+from reweigh.bench.train.domain_pixels import augmented
+from reweigh.bench.train.pixels import as_tensor, normalize
+from reweigh.bench.train.programs.domains import DomainProblem, HeldOutDomain, Pool, TrainingDomain
 
 Array = np.ndarray[Any, Any]
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -40,9 +42,9 @@ class Parts:
 
 @functools.lru_cache(maxsize=3)
 def load(name: str) -> Domains:
-    """The domains of this name, read once a process."""
+    """The domains of this name, read once per process."""
     root = os.environ.get("REWEIGH_DATA")
-    return domains.load(name, root=Path(root) if root else None)
+    return catalogue.load(name, Domains, root=Path(root) if root else None)
 
 
 def parts(found: Domains, held: float, seeds: Seeds) -> list[Parts]:
@@ -55,12 +57,12 @@ def parts(found: Domains, held: float, seeds: Seeds) -> list[Parts]:
     if first.identity is None:
         result: list[Parts] = []
         for domain in found.domains:
-            stay, out = data.split(domain.y, held, seeds.numpy(f"held out of {domain.name}"))
+            stay, out = draws.split(domain.y, held, seeds.numpy(f"held out of {domain.name}"))
             result.append(Parts(train=stay, held=out, report=stay))
         return result
     rng = seeds.numpy("held out things")
-    others, report = data.split(first.y, held, rng)
-    stay, out = data.split(first.y[others], held, rng)
+    others, report = draws.split(first.y, held, rng)
+    stay, out = draws.split(first.y[others], held, rng)
     stay, out = others[stay], others[out]
     return [Parts(**{k: _rows(first, domain, v) for k, v in {"train": stay, "held": out, "report": report}.items()})
             for domain in found.domains]  # fmt: skip
@@ -74,7 +76,7 @@ def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
     return np.flatnonzero(np.isin(domain.identity, first.identity[chosen]))
 
 
-def problem(found: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> Problem:
+def problem(found: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> DomainProblem:
     """All domains but one to learn from, and that one behind its guard."""
     inputs = [activations(found, k, model) for k in range(len(found.domains))]
     plain = _tensor(found, model)
@@ -84,13 +86,15 @@ def problem(found: Domains, split: list[Parts], left_out: int, *, model: str, au
         return Pool(x=_Rows(inputs[k], rows), y=found.domains[k].y[rows], tensor=tensor)
 
     sources = [
-        Source(name=domain.name, train=pool(k, split[k].train, changed), held=pool(k, split[k].held, plain))
+        TrainingDomain(name=domain.name, train=pool(k, split[k].train, changed), held=pool(k, split[k].held, plain))
         for k, domain in enumerate(found.domains)
         if k != left_out
     ]
     own = split[left_out]
-    target = Target(found.domains[left_out].name, pool(left_out, own.report, plain), pool(left_out, own.held, plain))
-    return Problem(sources=sources, target=target, classes=found.classes)
+    target = HeldOutDomain(
+        found.domains[left_out].name, pool(left_out, own.report, plain), pool(left_out, own.held, plain)
+    )
+    return DomainProblem(sources=sources, target=target, classes=found.classes)
 
 
 class _Rows:
@@ -121,7 +125,7 @@ def _as_it_is(x: Array) -> Tensor:
 
 
 def _normalised(mean: tuple[float, ...], deviation: tuple[float, ...], x: Array) -> Tensor:
-    return _arranged(data.normalize(data.as_tensor(np.ascontiguousarray(x)), mean, deviation))
+    return _arranged(normalize(as_tensor(np.ascontiguousarray(x)), mean, deviation))
 
 
 def _arranged(x: Tensor) -> Tensor:

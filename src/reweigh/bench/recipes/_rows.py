@@ -13,14 +13,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from reweigh.bench import data, tables
-from reweigh.bench.compare import metrics
+from reweigh.bench import catalogue, draws, tables
+from reweigh.bench.catalogue import permuted
+from reweigh.bench.catalogue.tables import NamedTable
+from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.tables import Encoder, Schema
-from reweigh.bench.tables import named as named_tables
-from reweigh.bench.tables.named import _images
-from reweigh.bench.task import Task
+from reweigh.bench.tables import Schema, TableEncoder
+from reweigh.bench.train import scores as metrics
+from reweigh.bench.train.task import Task
 
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +75,7 @@ def deal(draw: Draw, seeds: Seeds) -> Task:
 @functools.lru_cache(maxsize=8)
 def _dealt(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
     """The parts of one seed; kept for a few, since a process trains many rows of the table on the same seeds."""
-    return _table(draw, seeds) if draw.data in named_tables.names() else _pixels(draw, seeds)
+    return _table(draw, seeds) if draw.data in catalogue.names("tables") else _pixels(draw, seeds)
 
 
 def _score(parts: dict[str, Tensor], classes: int, part: str, outputs: Tensor) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]
     dataset = supervised.load(draw.data)
     train, val = _choose(dataset.y_train, np.arange(len(dataset.y_train)), draw, seeds)
     test = _capped(np.arange(len(dataset.y_test)), draw.test_rows)
-    x = {name: _images.columns(images[chosen], draw.side) for name, images, chosen in (
+    x = {name: permuted.columns(images[chosen], draw.side) for name, images, chosen in (
         ("x_train", dataset.x_train, train), ("x_val", dataset.x_train, val), ("x_test", dataset.x_test, test)
     )}  # fmt: skip
     mean, deviation = x["x_train"].mean(), x["x_train"].std()
@@ -103,7 +103,7 @@ def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
     train, val = _choose(labels, pool, draw, seeds)
     rows = {"train": train, "val": val, "test": _capped(held, draw.test_rows)}
-    encoder = Encoder.fit(frame, schema, train, levels=draw.levels)
+    encoder = TableEncoder.fit(frame, schema, train, levels=draw.levels)
     x = {f"x_{part}": encoder.transform(frame, chosen) for part, chosen in rows.items()}
     y = {f"y_{part}": encoder.transform_target(frame, chosen) for part, chosen in rows.items()}
     return x | y, schema.classes
@@ -113,7 +113,7 @@ def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]
 def _read(name: str) -> tuple[pl.DataFrame, Schema, Array, Array]:
     """The labelled rows, what they hold, which may be trained on, and which are for testing; read once a process."""
     root = os.environ.get("REWEIGH_DATA")
-    found = named_tables.load(name, root=Path(root) if root else None, download=True)
+    found = catalogue.load(name, NamedTable, root=Path(root) if root else None, download=True)
     schema = tables.describe(found.frame, target=found.target)
     if found.test_rows is not None and schema.unlabelled:
         raise ValueError(f"{name} has rows without a target, so its official test rows cannot be found by position.")
@@ -122,18 +122,15 @@ def _read(name: str) -> tuple[pl.DataFrame, Schema, Array, Array]:
         held = np.asarray(found.test_rows)
         return frame, schema, np.setdiff1d(np.arange(frame.height), held), held
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
-    pool, held = data.split(labels, _TEST_SHARE, _FIXED.numpy("test rows"))
+    pool, held = draws.split(labels, _TEST_SHARE, _FIXED.numpy("test rows"))
     return frame, schema, pool, held
 
 
 def _choose(labels: Array, pool: Array, draw: Draw, seeds: Seeds) -> tuple[Array, Array]:
     """Rows to train on and to choose by, out of the pool."""
-    rng = seeds.numpy("data")
-    chosen = rng.permutation(pool)[: draw.rows or None]
-    train, val = data.split(labels[chosen], draw.validation, rng)
-    return chosen[train], chosen[val]
+    return draws.sampled_split(labels, draw.validation, seeds.numpy("data"), rows=draw.rows, pool=pool)
 
 
 def _capped(rows: Array, most: int) -> Array:
     """At most so many rows, the same for every seed."""
-    return rows if not most or most >= len(rows) else np.sort(_FIXED.numpy("which").permutation(rows)[:most])
+    return draws.subset(rows, most, _FIXED.numpy("which"))

@@ -14,16 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reweigh.bench import data, models
-from reweigh.bench.loop import fit
-from reweigh.bench.optimizers import Training
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.sweep import Member, fit_many, group_key
-from reweigh.bench.task import Task
+from reweigh.bench import catalogue, models
+from reweigh.bench.catalogue.images import Dataset
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.train.device import Precision
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.pixels import Augment, as_tensor, normalize, pixel_statistics
+from reweigh.bench.train.programs.supervised import Supervised as Program
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.stacked import Member, fit_many, group_key
+from reweigh.bench.train.task import Task
 from reweigh.method import Method
 
-#: Models whose steps are mostly overhead, so that many at once pay.
+#: Models whose steps are mostly overhead, so that batching is worth it.
 _BATCHED_MODELS = ("mlp", "linear")
 
 
@@ -45,6 +49,7 @@ class Supervised:
     milestones: tuple[float, ...] = (0.8, 0.9)
     warmup: float = 0.0
     augment: bool = False
+    precision: Precision = "float32"
     validation: float = 0.2
     #: Training examples to draw before anything else is done to them; 0 takes all.
     rows: int = 0
@@ -80,19 +85,23 @@ def recipe(make_task: MakeTask) -> Recipe:
             model = build(settings, task, method)
         if settings.model not in _BATCHED_MODELS:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        augment = data.Augment() if settings.augment else None
-        return fit(task, model, method, settings.training(), seeds, writer, scale=scale, augment=augment)
+        augment = Augment() if settings.augment else None
+        program = Program(task, model, method, settings.training(), seeds, augment=augment)
+        return fit(program, writer, scale=scale)
 
     def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
-        settings: Supervised = members[0][0]
-        task_of = functools.cache(lambda seed: make_task(settings, Seeds(seed)))
-        trainings = [
-            Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
-            for own, method, seed, scale in members
-        ]
-        return fit_many(trainings, lambda: build(settings, trainings[0].task, members[0][1]))
+        return train_together(members, functools.cache(lambda seed: make_task(members[0][0], Seeds(seed))))
 
     return Recipe(train, group_of, train_group)
+
+
+def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -> Iterator[list[Record]]:
+    """Trainings that share everything but seeds and numbers, as one program."""
+    trainings = [
+        Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
+        for own, method, seed, scale in members
+    ]
+    return fit_many(trainings, lambda: build(members[0][0], trainings[0].task, members[0][1]))
 
 
 def group_of(settings: Supervised, method: Method) -> str | None:
@@ -115,20 +124,20 @@ def build(settings: Supervised, task: Task, method: Method) -> nn.Module:
 
 
 @functools.cache
-def load(name: str) -> data.Dataset:
+def load(name: str) -> Dataset:
     """The data set, from the folder of official files if one was given, read once a process."""
     root = os.environ.get("REWEIGH_DATA")
-    return data.load(name, root=Path(root) if root else None)
+    return catalogue.load(name, Dataset, root=Path(root) if root else None)
 
 
 @functools.cache
-def _statistics(dataset: data.Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of a data set's pixels, counted once a process."""
-    return data.pixel_statistics(dataset.x_train)
+    return pixel_statistics(dataset.x_train)
 
 
 def to_task(
-    dataset: data.Dataset,
+    dataset: Dataset,
     train: Indices,
     val: Indices,
     *,
@@ -143,7 +152,7 @@ def to_task(
     mean, deviation = _statistics(dataset)
 
     def images(part: np.ndarray[Any, Any]) -> Tensor:
-        return data.normalize(data.as_tensor(np.ascontiguousarray(part)), mean, deviation)
+        return normalize(as_tensor(np.ascontiguousarray(part)), mean, deviation)
 
     return Task(
         x_train=images(dataset.x_train[train]),

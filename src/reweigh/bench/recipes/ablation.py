@@ -12,9 +12,9 @@ and tied. Only the learning rate is tuned, with the same trials for every row.
 
 from __future__ import annotations
 
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes import longtail
-from reweigh.bench.recipes._table import Cell, Table
 
 Settings = longtail.Settings
 PRESETS = longtail.PRESETS
@@ -33,7 +33,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Scale, clip and divergence",
         question="Which part of the weight matters?",
-        cells=(Cell(name="digits, imbalance 100", settings={"imbalance": 100.0}, stand_in="ImageNet with ViT-S"),),
+        columns=(Column(name="digits, imbalance 100", settings={"imbalance": 100.0}, stand_in="ImageNet with ViT-S"),),
         methods=("mean", "rgd", "rgd:tau=none,gamma=0.5") if smoke else rows,
         metric="test/accuracy",
         metric_name="accuracy on the balanced test set",

@@ -28,16 +28,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reweigh.bench.models._transformer import Transformer
-from reweigh.bench.recipes._language import Ids, Language, TokenLoss, load, pretrain
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.text._tokens import CLASS, MASK, SEPARATOR, SPECIAL, Tokens
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.models.blocks.transformer import Transformer
+from reweigh.bench.recipes._language import Ids, Language, load
+from reweigh.bench.train.device import moved
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.tokens import TokenLoss, TokenTraining
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.tokens import CLASS, MASK, SEPARATOR, SPECIAL, Tokens
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 _IGNORED = -100
 
@@ -97,8 +100,8 @@ def table(preset: str) -> Table:
     return Table(
         title="Masked language models",
         question="Does re-weighting help to learn masked tokens?",
-        cells=(
-            Cell(
+        columns=(
+            Column(
                 name=names[preset],
                 settings={},
                 paper={label: figures[0] for label, figures in PAPER.items()},
@@ -150,11 +153,18 @@ class Encoder(nn.Module):
         self.next = nn.Linear(width, 2)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The hidden state of each token to guess, its target, and the pooled state of each pair."""
-        hidden = self.body(batch.ids, batch.segments)
-        wanted = batch.targets != _IGNORED
-        # Rows that nothing is asked of are left out before the vocabulary is met: six in seven of them.
-        return self.transform(hidden[wanted]), batch.targets[wanted], self.pooler(hidden[:, 0])
+        """The hidden state of each token to guess, its target, and the pooled state of each pair.
+
+        The batch is in the processor's memory, where it was drawn: which tokens to guess is known without asking a
+        device.
+        """
+        device = self.next.weight.device
+        targets = batch.targets.flatten()
+        wanted = (targets != _IGNORED).nonzero().squeeze(1)
+        ids, segments, targets, wanted = moved((batch.ids, batch.segments, targets[wanted], wanted), device)
+        hidden = self.body(ids, segments)
+        # Tokens that are not to be guessed are left out before the vocabulary is met: six in seven of them.
+        return self.transform(hidden.flatten(0, 1)[wanted]), targets, self.pooler(hidden[:, 0])
 
 
 def train(
@@ -164,21 +174,39 @@ def train(
     if settings.level != "token":
         raise ValueError(f"masked tokens are weighed one by one and pairs one by one, got level={settings.level!r}.")
     seeds, data = Seeds(seed), load(settings.text, settings.vocabulary)
-    held = {part: pairs(data, part, settings, settings.held, np.random.default_rng(0)) for part in ("val", "test")}
     with seeds.ambient("init"):
         model = Encoder(settings, data.vocabulary)
-    of_tokens, of_pairs = TokenLoss(method, "token"), TokenLoss(method, "token")
+    return fit(MaskedPairs(settings, method, seeds, data, model), writer, scale=scale)
 
-    def loss_of(step: int) -> Tensor:
-        batch = pairs(data, "train", settings, settings.batch_size, seeds.numpy(f"batch {step}"))
-        hidden, targets, pooled = model(batch)
-        guessed = of_tokens(hidden, model.tokens.weight, targets, model.tokens.bias)
-        return guessed + of_pairs(pooled, model.next.weight, batch.follows, model.next.bias)
 
-    def look(step: int) -> Record:
-        return {f"{part}/{name}": value for part, batch in held.items() for name, value in score(model, batch).items()}
+class MaskedPairs(TokenTraining):
+    """Pairs of passages: masked tokens to guess, and whether the second follows the first."""
 
-    return pretrain(settings, model, [of_tokens, of_pairs], loss_of, look, seeds, writer, scale)
+    def __init__(self, settings: Settings, method: Method, seeds: Seeds, data: Tokens, model: Encoder) -> None:
+        self.settings, self.data, self.model = settings, data, model
+        self.of_tokens, self.of_pairs = TokenLoss(method, "token"), TokenLoss(method, "token")
+        super().__init__(model, [self.of_tokens, self.of_pairs], seeds=seeds, **settings.training())
+        self.held = {
+            part: pairs(data, part, settings, settings.held, np.random.default_rng(0)) for part in ("val", "test")
+        }
+
+    def loss(self, step: int) -> Tensor:
+        """The two losses of this step's pairs, added."""
+        draw = self.seeds.numpy(f"batch {step}")
+        batch = pairs(self.data, "train", self.settings, self.settings.batch_size, draw)
+        hidden, targets, pooled = self.model(batch)
+        tokens, following = self.model.tokens, self.model.next
+        guessed = self.of_tokens(hidden, tokens.weight, targets, tokens.bias)
+        follows = batch.follows.to(self.device, non_blocking=True)
+        return guessed + self.of_pairs(pooled, following.weight, follows, following.bias)
+
+    def evaluate(self, *, last: bool) -> Record:
+        """Accuracy and plain loss on held-out pairs."""
+        return {
+            f"{part}/{name}": value
+            for part, batch in self.held.items()
+            for name, value in score(self.model, batch).items()
+        }
 
 
 def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.random.Generator) -> Batch:
@@ -227,17 +255,17 @@ def mask(ids: Ids, share: float, data: Tokens, draw: np.random.Generator) -> tup
 @torch.no_grad()
 def score(model: Encoder, batch: Batch, rows: int = 64) -> dict[str, float]:
     """Accuracy and plain loss on masked tokens and on pairs."""
-    found: dict[str, list[Tensor]] = {"mlm": [], "mlm_right": [], "nsp": [], "nsp_right": []}
+    values: dict[str, list[Tensor]] = {"mlm": [], "mlm_right": [], "nsp": [], "nsp_right": []}
     for parts in zip(*(part.split(rows) for part in batch), strict=True):
         few = Batch(*parts)
         hidden, targets, pooled = model(few)
         for name, logits, truth in (
             ("mlm", model.tokens(hidden), targets),
-            ("nsp", model.next(pooled), few.follows),
+            ("nsp", model.next(pooled), few.follows.to(pooled.device)),
         ):
-            found[name].append(F.cross_entropy(logits, truth, reduction="none"))
-            found[f"{name}_right"].append((logits.argmax(1) == truth).float())
-    means = {name: float(torch.cat(values).mean()) for name, values in found.items()}
+            values[name].append(F.cross_entropy(logits, truth, reduction="none"))
+            values[f"{name}_right"].append((logits.argmax(1) == truth).float())
+    means = {name: float(torch.cat(own).mean()) for name, own in values.items()}
     return {
         "mlm_accuracy": means["mlm_right"],
         "nsp_accuracy": means["nsp_right"],
@@ -249,28 +277,26 @@ def score(model: Encoder, batch: Batch, rows: int = 64) -> dict[str, float]:
 
 def figures(results: Results) -> Sequence[Figure]:
     """The second accuracy of the paper's table, at the step that validation on masked tokens chose."""
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
+    from reweigh.bench.report.markup import table
 
-    drawn: list[Figure] = []
-    for cell in results.cells:
-        rows = [
-            _next_row(label, [o.records[o.chosen] for o in row.outcomes.values()]) for label, row in cell.rows.items()
-        ]
-        drawn.append(
-            Figure(
-                title=f"Which passage comes next, {cell.cell.name}",
-                markup="<table><thead><tr><th>row</th><th>accuracy, %</th><th>deviation over seeds</th><th>paper</th>"
-                f"</tr></thead><tbody>{''.join(rows)}</tbody></table>",
-                caption="Accuracy on held-out pairs, half of which follow each other: 50 % is guessing.",
-            )
+    return [
+        Figure(
+            title=f"Which passage comes next, {column.name}",
+            markup=table(
+                ["row", "accuracy, %", "deviation over seeds", "paper"],
+                [
+                    _next_row(label, [o.records[o.chosen] for o in row.outcomes.values()])
+                    for label, row in column.rows.items()
+                ],
+            ),
+            caption="Accuracy on held-out pairs, half of which follow each other: 50 % is guessing.",
         )
-    return drawn
+        for column in results.columns
+    ]
 
 
-def _next_row(label: str, records: Sequence[Record]) -> str:
-    from markupsafe import escape
-
+def _next_row(label: str, records: Sequence[Record]) -> list[str]:
     values = 100 * np.array([record["test/nsp_accuracy"] for record in records])
     deviation = f"{values.std(ddof=1):.2f}" if len(values) > 1 else "–"
-    paper = f"{PAPER[label][1]:.2f}" if label in PAPER else "–"
-    return f"<tr><td>{escape(label)}</td><td>{values.mean():.2f}</td><td>{deviation}</td><td>{paper}</td></tr>"
+    return [label, f"{values.mean():.2f}", deviation, f"{PAPER[label][1]:.2f}" if label in PAPER else "–"]

@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import special
 
-from reweigh.bench import stats
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train.records import Record, Writer
 from reweigh.method import Method
 from reweigh.objectives.rgd import RGD
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
 
@@ -73,9 +72,9 @@ def table(preset: str) -> Table:
     return Table(
         title="Convergence",
         question="Does the gap fall like log T / sqrt(T)?",
-        cells=(
-            Cell(name="C/sqrt(t)", settings={"schedule": "decaying"}),
-            Cell(name="C/sqrt(T)", settings={"schedule": "constant"}),
+        columns=(
+            Column(name="C/sqrt(t)", settings={"schedule": "decaying"}),
+            Column(name="C/sqrt(T)", settings={"schedule": "constant"}),
         ),
         methods=("mean", "rgd") if smoke else ("mean", "rgd", "rgd:tau=3", "rgd:divergence=revkl"),
         metric="slope",
@@ -184,58 +183,58 @@ def _descend(
 
 
 def answer(results: Results) -> Sequence[str]:
-    """The slope of the declared row, with its interval over seeds, and what theory says."""
-    primary, found = results.table.primary, list[str]()
-    for cell in results.cells:
-        if primary in cell.rows and len(cell.rows[primary].values) > 1:
-            slope = stats.paired(cell.rows[primary].values, [0.0] * len(cell.rows[primary].values))
-            found.append(f"{slope.mean:.2f} [{slope.low:.2f}, {slope.high:.2f}] with steps of {cell.cell.name}")
-    if not found:
+    """The slope of the declared row, with its interval over seeds, and the bound of the theory."""
+    from reweigh.bench.report.verdict import estimate
+
+    primary = results.table.primary
+    slopes = [
+        f"{estimate(column.rows[primary].values, 2)} with steps of {column.name}"
+        for column in results.columns
+        if primary in column.rows and len(column.rows[primary].values) > 1
+    ]
+    if not slopes:
         return ("",)
     return (
-        f"The gap of {primary} falls like T to the power {', and '.join(found)}.",
+        f"The gap of {primary} falls like T to the power {', and '.join(slopes)}.",
         "Theory bounds it by log T / sqrt(T): a power of -0.5, up to the logarithm. Steeper is faster.",
     )
 
 
 def figures(results: Results) -> Sequence[Figure]:
     """The gap against the number of steps, both on logarithmic axes."""
-    from reweigh.bench.report import svg
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
+    from reweigh.bench.report import charts
+    from reweigh.bench.report.markup import element
 
     drawn: list[Figure] = []
-    for cell in results.cells:
+    for column in results.columns:
         lines: dict[str, tuple[list[float], list[float]]] = {}
-        for label, row in cell.rows.items():
+        for label, row in column.rows.items():
             records = [outcome.records for outcome in row.outcomes.values()]
             steps = [float(record["step"]) for record in records[0]]
             gaps = [float(np.mean([r[i]["gap"] for r in records])) for i in range(len(steps))]
             lines[label] = (steps, gaps)
-        steps, everything = next(iter(lines.values()))[0], [gap for _, gaps in lines.values() for gap in gaps]
-        frame = svg.Frame(
-            x_domain=(min(steps), max(steps)),
+        everything = [gap for _, gaps in lines.values() for gap in gaps]
+        roles = {"mean": "baseline", "rgd": "primary"}
+        chart = charts.lines(
+            [
+                charts.Line(name=label, role=roles.get(label, "other"), xs=steps, ys=gaps, tip=label)
+                for label, (steps, gaps) in lines.items()
+            ],
+            title=f"Gap against steps, {column.name}",
+            description="The mean gap of the last iterate falls with the number of steps on logarithmic axes.",
+            x_label="steps",
             y_domain=(0.8 * min(everything), 1.2 * max(everything)),
-            width=460,
-            height=280,
-            labels=150,
+            size=(460, 280),
+            names=150,
+            letters=30,
             log_x=True,
             log_y=True,
         )
-        roles = {label: {"mean": "baseline", "rgd": "primary"}.get(label, "other") for label in lines}
-        marks = [svg.line(frame, *points, role=roles[label], tip=label) for label, points in lines.items()]
-        names = svg.end_labels(frame, [(gaps[-1], label, roles[label], None) for label, (_, gaps) in lines.items()])
-        chart = svg.chart(
-            frame,
-            *marks,
-            names,
-            title=f"Gap against steps, {cell.cell.name}",
-            description="The mean gap of the last iterate falls with the number of steps on logarithmic axes.",
-            x_label="steps",
-        )
         drawn.append(
             Figure(
-                title=f"Gap to the optimum, steps of {cell.cell.name}",
-                markup=str(svg.element("div", chart, style="max-width: 30em")),
+                title=f"Gap to the optimum, steps of {column.name}",
+                markup=element("div", chart, style="max-width: 30em"),
                 caption="Mean over seeds of the last iterate's gap. Theory bounds it by log T / sqrt(T): a slope of "
                 "about -0.5 here.",
             )

@@ -15,11 +15,9 @@ over groups have no place here: the data has none.
 from __future__ import annotations
 
 import gc
-import itertools
 import multiprocessing
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,17 +28,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from reweigh.bench.loop import Fitting
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.runs import Record, Writer
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Run, Spec, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.train.driver import Driver
+from reweigh.bench.train.programs.supervised import Supervised as Program
+from reweigh.bench.train.task import Task
 from reweigh.method import Method, method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 PLAIN = "mean"
 
@@ -116,12 +115,12 @@ METHODS = (
 def table(preset: str) -> Table:
     """Rows and columns; the paper gives no figures."""
     smoke = preset == "smoke"
-    mlp = Cell(name="MLP on 8 x 8 digits", settings={"model": "mlp", "size": 8})
-    cnn = Cell(name="CNN on digits enlarged to 28 x 28", settings={"model": "cnn", "size": 28})
+    mlp = Column(name="MLP on 8 x 8 digits", settings={"model": "mlp", "size": 8})
+    cnn = Column(name="CNN on digits enlarged to 28 x 28", settings={"model": "cnn", "size": 28})
     return Table(
         title="Cost of a step",
         question="What does a training step cost, relative to plain training?",
-        cells=(mlp,) if smoke else (mlp, cnn),
+        columns=(mlp,) if smoke else (mlp, cnn),
         methods=("mean", "rgd", "sam") if smoke else METHODS,
         metric="ratio",
         metric_name="step time over that of plain training",
@@ -162,35 +161,36 @@ def train(
 
 def answer(results: Results) -> Sequence[str]:
     """How many times as long a step of the declared row takes."""
-    from reweigh.bench import stats
+    from reweigh.bench.report.verdict import estimate
 
-    primary, found = results.table.primary, list[str]()
-    for cell in results.cells:
-        if primary in cell.rows and len(cell.rows[primary].values) > 1:
-            ratio = stats.paired(cell.rows[primary].values, [0.0] * len(cell.rows[primary].values))
-            found.append(f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] times as long ({cell.cell.name})")
-    if not found:
+    primary = results.table.primary
+    ratios = [
+        f"{estimate(column.rows[primary].values, 3)} times as long ({column.name})"
+        for column in results.columns
+        if primary in column.rows and len(column.rows[primary].values) > 1
+    ]
+    if not ratios:
         return ("",)
-    return (f"A step of {primary} takes {', and '.join(found)} as one of plain training.",)
+    return (f"A step of {primary} takes {', and '.join(ratios)} as one of plain training.",)
 
 
 def figures(results: Results) -> Sequence[Figure]:
     """Time as dots on a common scale, and every number as a table."""
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
 
     drawn: list[Figure] = []
-    for cell in results.cells:
+    for column in results.columns:
         rows = {
             label: {
                 name: _median([outcome.records[-1].get(name) for outcome in row.outcomes.values()])
                 for name in ("ratio", "milliseconds", "peak_mb", "plain_peak_mb")
             }
-            for label, row in cell.rows.items()
+            for label, row in column.rows.items()
         }
         drawn.append(
             Figure(
-                title=f"Step time and memory: {cell.cell.name}",
-                markup=_dots(cell.cell.name, rows) + _numbers(rows),
+                title=f"Step time and memory: {column.name}",
+                markup=_dots(column.name, rows) + _numbers(rows),
                 caption="Medians over seeds. Memory is what the process grew by while it trained, above what it held "
                 "before: parameters, optimiser state and activations, and the allocator's rounding.",
             )
@@ -233,20 +233,17 @@ def _dots(name: str, rows: dict[str, dict[str, float]]) -> str:
 
 
 def _numbers(rows: dict[str, dict[str, float]]) -> str:
-    from reweigh.bench.report.svg import element
+    from reweigh.bench.report.markup import table
 
     measured = all(np.isfinite(values["peak_mb"]) for values in rows.values())
-    heads = ["method", "times plain training", "ms a step"]
+    heads = ["method", "times plain training", "ms per step"]
     heads += ["peak MB", "more than plain training, MB"] if measured else []
-    body: list[str] = []
+    body: list[list[str]] = []
     for label, values in rows.items():
-        cells = [f"{values['ratio']:.2f}", f"{values['milliseconds']:.3f}"]
+        body.append([label, f"{values['ratio']:.2f}", f"{values['milliseconds']:.3f}"])
         if measured:
-            more = values["peak_mb"] - values["plain_peak_mb"]
-            cells += [f"{values['peak_mb']:.1f}", f"{more:+.1f}"]
-        body.append(element("tr", element("th", label, scope="row"), *(element("td", cell) for cell in cells)))
-    head = element("tr", *(element("th", words, scope="col") for words in heads))
-    return element("table", element("thead", head), element("tbody", *body))
+            body[-1] += [f"{values['peak_mb']:.1f}", f"{values['peak_mb'] - values['plain_peak_mb']:+.1f}"]
+    return table(heads, body)
 
 
 def _plain() -> Method:
@@ -276,23 +273,19 @@ def _task(settings: Settings) -> Task:
 
 
 class _Stepping:
-    """A training that goes on for as many steps as it is asked for, epoch after epoch."""
+    """A training that runs for as many steps as it is asked for, epoch after epoch, and is never evaluated."""
 
-    def __init__(self, fitting: Fitting) -> None:
-        self.fitting = fitting
-        self.batches = self._batches()
-        fitting.model.train()
-
-    def _batches(self) -> Iterator[torch.Tensor]:
-        for epoch in itertools.count():
-            self.fitting.sampler.set_epoch(epoch)
-            for batch in self.fitting.sampler:
-                yield torch.as_tensor(batch)
+    def __init__(self, program: Program) -> None:
+        self.program, self.driver = program, Driver(program)
+        program.module.train()
 
     def go(self, steps: int) -> None:
         for _ in range(steps):
-            self.fitting.take(next(self.batches))
-        self.fitting.tally.close(None)  # the end of an epoch, as it were: lets go of what was noted down
+            epoch, first = divmod(self.driver.step, self.program.every)
+            if not first:
+                self.program.epoch(epoch)
+            self.driver.take()
+        self.driver.tally.close(None)  # as at the end of an epoch: lets go of what was noted
 
 
 def _stepping(settings: Settings, task: Task, method: Method, seed: int) -> _Stepping:
@@ -301,10 +294,7 @@ def _stepping(settings: Settings, task: Task, method: Method, seed: int) -> _Ste
         model = supervised.build(settings, task, method)
     if settings.model != "mlp":
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    spec = Spec(recipe="cost", cell="", label="", settings={}, method=str(method), seed=seed)
-    # Nothing is written: no epoch ends here.
-    writer = Writer(Run(spec, Path(tempfile.gettempdir())))
-    return _Stepping(Fitting(task, model, method, settings.training(), seeds, writer))
+    return _Stepping(Program(task, model, method, settings.training(), seeds))
 
 
 def _in_turns(own: _Stepping, plain: _Stepping, settings: Settings) -> np.ndarray[Any, Any]:

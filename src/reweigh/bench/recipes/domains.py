@@ -41,19 +41,20 @@ import numpy as np
 import torch
 
 from reweigh import _validate as validate
-from reweigh.bench.algorithms import domains as algorithms
-from reweigh.bench.algorithms.domains import Algorithm, Setup
-from reweigh.bench.algorithms.domains._fit import LeaveOneOut, Schedule, Selection, leave_one_out
-from reweigh.bench.algorithms.domains._law import one_of, power_of_ten, power_of_two
-from reweigh.bench.domains import Domains
-from reweigh.bench.recipes import _domains, _domains_paper
-from reweigh.bench.recipes._table import Cell, RowSpec, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
+from reweigh.bench.catalogue.domains import Domains
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Row, Table
+from reweigh.bench.recipes import _domains
+from reweigh.bench.recipes._figures import domains_paper
+from reweigh.bench.recipes.algorithms import domains as algorithms
+from reweigh.bench.recipes.algorithms.domains import Algorithm, Setup, one_of, power_of_ten, power_of_two
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.domains import DomainLearner, DomainProblem, LeaveOneOut, Schedule, Selection
+from reweigh.bench.train.records import Record, Writer
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
 
@@ -65,7 +66,7 @@ class Settings:
     Parameters
     ----------
     algorithm
-        A file of `reweigh.bench.algorithms.domains`.
+        A file of `reweigh.bench.recipes.algorithms.domains`.
     data, model
         Domains by name, and the network; `efficientnet_lite0:weights=imagenet` keeps all but its last stage frozen.
     hidden
@@ -167,9 +168,9 @@ def table(preset: str) -> Table:
     return Table(
         title="Unseen domains",
         question="Does re-weighting examples help on a domain that no training example came from?",
-        cells=_cells(preset),
+        columns=_columns(preset),
         methods=("mean", "rgd", "IRM", "DANN", "FRR, rgd", "SWAD, rgd") if smoke else METHODS,
-        rows={label: RowSpec(method=_short(m, preset), settings={"algorithm": a}) for label, (a, m) in _ROWS.items()},
+        rows={label: Row(method=_short(m, preset), settings={"algorithm": a}) for label, (a, m) in _ROWS.items()},
         metric="test/accuracy",
         metric_name="accuracy on the domain left out",
         select="val/accuracy",
@@ -196,18 +197,18 @@ def _short(method: str, preset: str) -> str:
     return method if preset == "paper" else method.replace("swad", "swad:n_converge=2,n_tolerance=2")
 
 
-def _cells(preset: str) -> tuple[Cell, ...]:
+def _columns(preset: str) -> tuple[Column, ...]:
     if preset == "smoke":
-        return (Cell(name="turned digits", settings={}),)
+        return (Column(name="turned digits", settings={}),)
     if preset == "paper":
         more = {"DomainNet": {"steps": 15_000, "check": 1000, "batch_law": (3.0, 5.0)}}
         return tuple(
-            Cell(
+            Column(
                 name=name,
                 settings={"data": name.lower(), **more.get(name, {})},
-                paper=_domains_paper.averages(name),
+                paper=domains_paper.averages(name),
             )
-            for name in _domains_paper.FIGURES
+            for name in domains_paper.FIGURES
         )
     small: dict[str, Any] = {"model": "cnn", "hidden": 64, "lr": 3e-3, "batch_size": 16, "steps": 250, "check": 50}
     emoji: dict[str, Any] = {
@@ -215,13 +216,17 @@ def _cells(preset: str) -> tuple[Cell, ...]:
         "lr_law": (-4.2, -2.7), "steps": 80, "check": 20,
     }  # fmt: skip
     return (
-        Cell(
-            name="Emoji-4D", settings=emoji, paper=_domains_paper.averages("PACS"), stand_in="PACS", methods=METHODS,
+        Column(
+            name="Emoji-4D", settings=emoji, paper=domains_paper.averages("PACS"), stand_in="PACS", methods=METHODS,
             trials=3, seeds=5,
         ),
-        Cell(name="ColoredMNIST", settings={"data": "colored_mnist:side=14,rows=1000", **small}, methods=_FROM_SCRATCH),
-        Cell(name="RotatedMNIST", settings={"data": "rotated_mnist:side=14,rows=1000", **small}, methods=_FEW),
-        Cell(
+        Column(
+            name="ColoredMNIST",
+            settings={"data": "colored_mnist:side=14,rows=1000", **small},
+            methods=_FROM_SCRATCH,
+        ),
+        Column(name="RotatedMNIST", settings={"data": "rotated_mnist:side=14,rows=1000", **small}, methods=_FEW),
+        Column(
             name="VADER", settings={"data": "vader:features=1024,rows=2000", "model": "mlp", "hidden": 64}, methods=_FEW
         ),
     )  # fmt: skip
@@ -229,55 +234,21 @@ def _cells(preset: str) -> tuple[Cell, ...]:
 
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
     """Train once for each domain left out, and report all of them at the end."""
-    seeds, found = Seeds(seed), _domains.load(settings.data)
+    seeds, data = Seeds(seed), _domains.load(settings.data)
     drawn, algorithm = hyperparameters(settings)
-    split = _domains.parts(found, settings.held, seeds)
-    count = len(found.domains)
+    split = _domains.parts(data, settings.held, seeds)
+    count = len(data.domains)
 
-    def start(left_out: int) -> LeaveOneOut:
-        problem = _domains.problem(found, split, left_out, model=settings.model, augment=settings.augment)
-        stream = f"{left_out} left out"
-        with seeds.ambient(f"init, {stream}"):
-            learner = algorithm.start(setup(drawn, found, count - 1))
-        schedule = Schedule(
-            steps=drawn.steps, check=drawn.check, batch_size=drawn.batch_size, selection=drawn.selection
-        )
-        return LeaveOneOut(problem, learner, method, schedule, seeds, stream=stream)
+    def start(left_out: int) -> tuple[DomainProblem, DomainLearner]:
+        problem = _domains.problem(data, split, left_out, model=settings.model, augment=settings.augment)
+        with seeds.ambient(f"init, {left_out} left out"):
+            return problem, algorithm.start(setup(drawn, data, count - 1))
 
-    looks = drawn.steps // drawn.check
-    saved: dict[str, Any] | None = writer.resume()
-    done = 0 if saved is None else int(saved["looks"])
-    results: list[dict[str, Any]] = []
-    for record, state in leave_one_out(start, count, drawn.steps, saved, scale):
-        done += 1
-        results = state["results"]
-        record = {"epoch": done, "step": done * drawn.check, "progress": done / (looks * count), **record}
-        if done == looks * count:
-            record |= {**_reported(results, found), "lr": drawn.lr}
-            writer.array("mean_weight", np.asarray(state["mean_weights"], np.float32))
-            writer.array("confusion", np.asarray([one["confusion"] for one in results]))
-            if seed == 0 and settings.algorithm == "erm" and str(method) == "mean":
-                _keep_samples(writer, found)
-        yield record
-        writer.checkpoint({**state, "looks": done})
-
-
-def _reported(results: Sequence[Mapping[str, Any]], found: Domains) -> Record:
-    """The last record: means over the domains left out, and each of them."""
-
-    def mean(name: str) -> float:
-        return float(np.mean([one[name] for one in results]))
-
-    return {
-        "val/accuracy": mean("val"),
-        "test/accuracy": mean("test"),
-        "test/last_accuracy": mean("last"),
-        "test/worst_domain": float(min(one["test"] for one in results)),
-        "domain_names": [one["name"] for one in results],
-        "domain_val": [one["val"] for one in results],
-        "domain_test": [one["test"] for one in results],
-        "class_names": list(found.classes),
-    }
+    schedule = Schedule(steps=drawn.steps, check=drawn.check, batch_size=drawn.batch_size, selection=drawn.selection)
+    for record in fit(LeaveOneOut(start, count, method, schedule, seeds), writer, scale=scale):
+        yield record | ({"lr": drawn.lr} if "test/accuracy" in record else {})
+    if seed == 0 and settings.algorithm == "erm" and str(method) == "mean":
+        _keep_samples(writer, data)
 
 
 def _keep_samples(writer: Writer, found: Domains, count: int = 10) -> None:
@@ -354,11 +325,11 @@ def _adam(lr: float, weight_decay: float, parameters: Iterable[Any], **options: 
 
 def figures(results: Results) -> Sequence[Figure]:
     """Every domain beside the paper's, gaps, re-weighted rows against their own plain ones, confusions and pictures."""
-    from reweigh.bench.domains.emoji4d import ATTRIBUTION
-    from reweigh.bench.report import domains
+    from reweigh.bench.catalogue.domains.emoji4d import ATTRIBUTION
+    from reweigh.bench.recipes._figures import domains
 
     printed = {
-        name: domains.Printed(names=_domains_paper.DOMAINS[data], rows=_domains_paper.FIGURES[data])
-        for name, data in {"Emoji-4D": "PACS", **{data: data for data in _domains_paper.FIGURES}}.items()
+        name: domains.Printed(names=domains_paper.DOMAINS[data], rows=domains_paper.FIGURES[data])
+        for name, data in {"Emoji-4D": "PACS", **{data: data for data in domains_paper.FIGURES}}.items()
     }
     return domains.figures(results, printed, PLAIN_OF, {"Emoji-4D": ATTRIBUTION})

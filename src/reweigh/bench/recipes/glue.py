@@ -34,14 +34,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reweigh.bench import text
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.tally import EpochTally
-from reweigh.bench.text import Labelled, Part
-from reweigh.bench.text._encoder import RANDOM, Encoder, Inputs, collate, cut
-from reweigh.bench.text._scores import scores
+from reweigh.bench.catalogue import texts as text
+from reweigh.bench.catalogue.texts import Labelled, TextPart
+from reweigh.bench.draws import subset
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train import scores
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.tally import EpochTally, clip_levels
+from reweigh.bench.train.text_encoder import RANDOM, Inputs, TextEncoder, collate, cut
 from reweigh.method import Method
 from reweigh.objectives.mean import Mean
 from reweigh.torch import Reweighted
@@ -57,7 +58,7 @@ class Settings:
     Parameters
     ----------
     text
-        Labelled texts, a name of `reweigh.bench.text`.
+        Labelled texts, a name of `reweigh.bench.catalogue.texts`.
     checkpoint
         A folder that Hugging Face reads, or the name of a checkpoint.
     frozen
@@ -124,7 +125,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Fine-tuning of text classifiers",
         question="Does re-weighting help a pretrained encoder on new tasks?",
-        cells=_cells(preset),
+        columns=_columns(preset),
         methods=("mean", "rgd") if smoke else METHODS,
         metric="test/score",
         metric_name="score on held-out texts",
@@ -142,10 +143,10 @@ def table(preset: str) -> Table:
     )
 
 
-def _cells(preset: str) -> tuple[Cell, ...]:
+def _columns(preset: str) -> tuple[Column, ...]:
     if preset == "paper":
         return tuple(
-            Cell(
+            Column(
                 name=task,
                 settings={"text": f"glue:task={task}", "epochs": 5 if task == "MRPC" else 3},
                 paper={label: figures[i] for label, figures in PAPER.items()},
@@ -153,7 +154,7 @@ def _cells(preset: str) -> tuple[Cell, ...]:
             for i, task in enumerate(TASKS)
         )
     if preset == "smoke":
-        return (Cell(name="descriptions", settings={}, stand_in="GLUE with BERT-base"),)
+        return (Column(name="descriptions", settings={}, stand_in="GLUE with BERT-base"),)
     return (
         _stand_in("Rotten Tomatoes", "SST-2", {"text": "rotten_tomatoes"}),
         _stand_in("SNLI, pairs", "MNLI", {"text": "snli", "length": 48}),
@@ -164,10 +165,10 @@ def _cells(preset: str) -> tuple[Cell, ...]:
     )
 
 
-def _stand_in(name: str, task: str | None, settings: dict[str, Any]) -> Cell:
+def _stand_in(name: str, task: str | None, settings: dict[str, Any]) -> Column:
     """A column with MiniLM; the paper's figures of the task it stands in for, if there is one."""
     paper = {} if task is None else {label: figures[TASKS.index(task)] for label, figures in PAPER.items()}
-    return Cell(name=name, settings=settings, paper=paper, stand_in=f"{task or 'GLUE'} with BERT-base")
+    return Column(name=name, settings=settings, paper=paper, stand_in=f"{task or 'GLUE'} with BERT-base")
 
 
 def train(
@@ -185,7 +186,8 @@ def train(
         found: Record = {"epoch": epoch, "progress": epoch / settings.epochs, **note.close()}
         for part, inputs in held.items():
             logits = predict(model, inputs)
-            found |= {f"{part}/{k}": v for k, v in scores(logits, inputs.labels.numpy(), data).items()}
+            own = scores.text(logits, inputs.labels.numpy(), len(data.classes), data.metric)
+            found |= {f"{part}/{name}": score for name, score in own.items()}
         note.records.append(found)
 
     writer.resume()
@@ -226,8 +228,7 @@ class Notes:
 
     def close(self) -> Record:
         """Statistics since the last call."""
-        tau = getattr(self.reweighted.objective, "tau", None)
-        (statistics,), _ = self._tally.close(None if tau is None else torch.tensor([float(tau)]))
+        (statistics,), _ = self._tally.close(clip_levels([self.reweighted.objective]))
         return statistics
 
 
@@ -295,7 +296,7 @@ def trainer(
 
 
 @functools.lru_cache(maxsize=2)
-def load(settings: Settings) -> tuple[Encoder, Inputs, Inputs, Labelled]:
+def load(settings: Settings) -> tuple[TextEncoder, Inputs, Inputs, Labelled]:
     """The encoder, the pool to draw from, the test texts and what they are, once a process and column."""
     return _load(settings.text, settings.checkpoint, settings.frozen, settings.length, settings.pool, settings.test)
 
@@ -303,18 +304,16 @@ def load(settings: Settings) -> tuple[Encoder, Inputs, Inputs, Labelled]:
 @functools.lru_cache(maxsize=1)
 def _load(
     name: str, checkpoint: str, frozen: int, length: int, pool: int, test: int
-) -> tuple[Encoder, Inputs, Inputs, Labelled]:
-    data, _ = text.labelled(name)
+) -> tuple[TextEncoder, Inputs, Inputs, Labelled]:
+    data = text.labelled(name)
     training, testing = data.train, some(data.test, test)
-    encoder = Encoder(checkpoint, frozen, length, tuple(training.first) if checkpoint == RANDOM else ())
+    encoder = TextEncoder(checkpoint, frozen, length, tuple(training.first) if checkpoint == RANDOM else ())
     return encoder, encoder.inputs(some(training, pool)), encoder.inputs(testing), data
 
 
-def some(part: Part, rows: int) -> Part:
+def some(part: TextPart, rows: int) -> TextPart:
     """So many rows, the same for every seed; all of them for 0."""
-    if rows == 0 or rows >= len(part.labels):
-        return part
-    return part.take(np.sort(np.random.default_rng(0).permutation(len(part.labels))[:rows]))
+    return part.take(subset(np.arange(len(part.labels)), rows, np.random.default_rng(0)))
 
 
 def draw(settings: Settings, rows: int, seeds: Seeds) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -29,18 +29,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reweigh.bench.models._transformer import Transformer
-from reweigh.bench.recipes._language import Language, TokenLoss, held_out, load, pretrain
-from reweigh.bench.recipes._table import Cell, RowSpec, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.text._tokens import Tokens
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Row, Table
+from reweigh.bench.models.blocks.transformer import Transformer
+from reweigh.bench.recipes._language import Language, held_out, load
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.tokens import TokenLoss, TokenTraining
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.tokens import Tokens
 from reweigh.method import Method
 from reweigh.objectives.mean import Mean
 from reweigh.torch import chunked_cross_entropy
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import CellResults, Figure, Results
+    from reweigh.bench.lab.results import ColumnResults, Figure, Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,8 @@ def table(preset: str) -> Table:
     return Table(
         title="Language models",
         question="Does re-weighting tokens lower the perplexity of held-out text?",
-        cells=(
-            Cell(
+        columns=(
+            Column(
                 name=names[preset],
                 settings={},
                 paper=PAPER,
@@ -108,7 +110,7 @@ def table(preset: str) -> Table:
             ),
         ),
         methods=("mean", "rgd") if smoke else ("mean", "rgd", "rgd_auto", SEQUENCES),
-        rows={SEQUENCES: RowSpec(method="rgd:tau=5", settings={"level": "sequence"})},
+        rows={SEQUENCES: Row(method="rgd:tau=5", settings={"level": "sequence"})},
         metric="test/loss",
         metric_name="log-perplexity of held-out text",
         select="val/loss",
@@ -151,59 +153,73 @@ def train(
 ) -> Iterator[Record]:
     """Next-token prediction on windows drawn at random from the training text."""
     seeds, data = Seeds(seed), load(settings.text, settings.vocabulary)
-    stream = data.stream("train")
-    starts = seeds.numpy("order").integers(len(stream) - settings.length, size=(settings.steps, settings.batch_size))
-    held = {part: held_out(data.stream(part), settings.length, settings.held) for part in ("val", "test")}
     with seeds.ambient("init"):
         model = Decoder(settings, data.vocabulary)
-    token_loss = TokenLoss(method, settings.level)
-
-    def loss_of(step: int) -> Tensor:
-        windows = stream[starts[step][:, None] + np.arange(settings.length + 1)]
-        ids = torch.from_numpy(windows.astype(np.int64))
-        return token_loss(model(ids[:, :-1]), model.head, ids[:, 1:])
-
-    def look(step: int) -> Record:
-        found: Record = {f"{part}/loss": float(_losses(model, windows).mean()) for part, windows in held.items()}
-        if step in (settings.every, settings.steps) and settings.level == "token":
-            found |= _view(data, model, token_loss, held["val"][:1])
-        return found
-
-    return pretrain(settings, model, [token_loss], loss_of, look, seeds, writer, scale)
+    return fit(NextToken(settings, method, seeds, data, model), writer, scale=scale)
 
 
-@torch.no_grad()
-def _losses(model: Decoder, windows: Tensor) -> Tensor:
-    """The plain loss of each token."""
-    parts = [
-        chunked_cross_entropy(model(ids[:, :-1]), model.head, ids[:, 1:], Mean(), reduction="none")
-        for ids in windows.split(64)
-    ]
-    return torch.cat(parts)
+class NextToken(TokenTraining):
+    """Windows of text, each token predicted from those before it."""
 
+    def __init__(self, settings: Settings, method: Method, seeds: Seeds, data: Tokens, model: Decoder) -> None:
+        self.settings, self.data, self.model = settings, data, model
+        self.token_loss = TokenLoss(method, settings.level)
+        super().__init__(model, [self.token_loss], seeds=seeds, **settings.training())
+        self.newest = 0
+        self.stream = data.stream("train")
+        self.starts = seeds.numpy("order").integers(
+            len(self.stream) - settings.length, size=(settings.steps, settings.batch_size)
+        )
+        self.held = {part: held_out(data.stream(part), settings.length, settings.held) for part in ("val", "test")}
 
-def _view(data: Tokens, model: Decoder, loss: TokenLoss, window: Tensor) -> Record:
-    """A held-out text, with the loss of each token and the weight that training would give it now."""
-    losses = _losses(model, window)[0]
-    return {
-        "view/tokens": data.pieces(window[0, 1:].tolist()),
-        "view/losses": [round(x, 4) for x in losses.tolist()],
-        "view/weights": [round(x, 4) for x in loss.of(losses).tolist()],
-    }
+    def loss(self, step: int) -> Tensor:
+        """The loss on this step's windows."""
+        self.newest = step
+        windows = self.stream[self.starts[step][:, None] + np.arange(self.settings.length + 1)]
+        ids = torch.from_numpy(windows.astype(np.int64)).to(self.device, non_blocking=True)
+        return self.token_loss(self.model(ids[:, :-1]), self.model.head, ids[:, 1:])
+
+    def evaluate(self, *, last: bool) -> Record:
+        """The plain loss of held-out text; early and late also what weights look at."""
+        record: Record = {f"{part}/loss": float(self._losses(windows).mean()) for part, windows in self.held.items()}
+        if (self.newest < self.every or last) and self.settings.level == "token":
+            record |= self._view(self.held["val"][:1])
+        return record
+
+    @torch.no_grad()
+    def _losses(self, windows: Tensor) -> Tensor:
+        """The plain loss of each token."""
+        parts = (ids.to(self.device, non_blocking=True) for ids in windows.split(64))
+        model, plain = self.model, Mean()
+        return torch.cat(
+            [
+                chunked_cross_entropy(model(ids[:, :-1]), model.head, ids[:, 1:], plain, reduction="none")
+                for ids in parts
+            ]
+        )
+
+    def _view(self, window: Tensor) -> Record:
+        """A held-out text, with the loss of each token and the weight that training would give it now."""
+        losses = self._losses(window)[0]
+        return {
+            "view/tokens": self.data.pieces(window[0, 1:].tolist()),
+            "view/losses": [round(x, 4) for x in losses.tolist()],
+            "view/weights": [round(x, 4) for x in self.token_loss.of(losses).tolist()],
+        }
 
 
 def figures(results: Results) -> Sequence[Figure]:
     """The token view, early and late, of each row that weighs tokens."""
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
 
     drawn: list[Figure] = []
-    for cell in results.cells:
+    for column in results.columns:
         for label in (results.table.primary, "rgd_auto"):
-            shown = _views(cell, label)
+            shown = _views(column, label)
             if shown:
                 drawn.append(
                     Figure(
-                        title=f"What the weights look at: {label}, {cell.cell.name}",
+                        title=f"What the weights look at: {label}, {column.name}",
                         markup=shown,
                         caption="One held-out passage of validation text after the first part of training and at its "
                         "end (first seed); a token is the darker the larger its weight. While all losses lie above "
@@ -213,10 +229,10 @@ def figures(results: Results) -> Sequence[Figure]:
     return drawn
 
 
-def _views(cell: CellResults, label: str) -> str:
-    from reweigh.bench.report.tokens import token_view
+def _views(column: ColumnResults, label: str) -> str:
+    from reweigh.bench.recipes._figures.tokens import token_view
 
-    row = cell.rows.get(label)
+    row = column.rows.get(label)
     if row is None:
         return ""
     outcome = row.outcomes[min(row.outcomes)]

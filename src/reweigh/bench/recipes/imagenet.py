@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,14 +42,15 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.bench import models
-from reweigh.bench.data import split
-from reweigh.bench.optimizers import Training
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.scale import sources
-from reweigh.bench.scale.pipeline import Look, Pipeline
-from reweigh.bench.scale.training import Extras, fit
-from reweigh.bench.seeds import Seeds
+from reweigh.bench.catalogue import streams
+from reweigh.bench.draws import sampled_split
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.input.pipeline import Look, Pipeline
+from reweigh.bench.train.programs.images import Extras, ImageTraining
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.schedule import Training
 from reweigh.method import Method
 
 #: `torchrun` may start it on several processes.
@@ -174,15 +175,15 @@ _TUNED_SMALL = {
 def table(preset: str) -> Table:
     """Rows, columns and the paper's figures."""
     small = {"smoke": (2, 1), "cpu": (5, 3), "paper": (3, 3)}[preset]
-    vit = Cell(
+    vit = Column(
         name="ViT-S/16",
         settings={},
         paper={"mean": 78.44, "term": 78.03, "absgd": 77.12, "rgd": 79.11},
         stand_in=None if preset == "paper" else "ImageNet with ViT-S/16",
     )
-    deit = Cell(name="DeiT-S", settings=_DEIT, paper={"mean": 80.05, "rgd": 80.13}, methods=("mean", "rgd"))
+    deit = Column(name="DeiT-S", settings=_DEIT, paper={"mean": 80.05, "rgd": 80.13}, methods=("mean", "rgd"))
     tuned = tuple(
-        Cell(
+        Column(
             name=name,
             settings={"data": data, **_TUNED},
             paper=dict(zip(("mean", "rgd"), figures, strict=True)),
@@ -191,18 +192,18 @@ def table(preset: str) -> Table:
         )
         for name, data, figures in (("Cars", "cars", (92.03, 92.62)), ("Food101", "food101", (92.65, 92.75)))
     )
-    tuned_small = Cell(
+    tuned_small = Column(
         name="EfficientNet-Lite0, fine-tuned",
         settings=_TUNED_SMALL,
         stand_in="EfficientNetV2-L on Cars and Food101",
         methods=("mean", "rgd"),
         seeds=3,
     )
-    cells = {"smoke": (vit,), "cpu": (vit, tuned_small), "paper": (vit, deit, *tuned)}
+    columns = {"smoke": (vit,), "cpu": (vit, tuned_small), "paper": (vit, deit, *tuned)}
     return Table(
         title="ImageNet and smaller",
         question="Does re-weighting help a vision transformer from scratch, or a fine-tuned network?",
-        cells=cells[preset],
+        columns=columns[preset],
         methods=("mean", "rgd", "term", "absgd", "sam", "rgd+sam")
         if preset == "paper"
         else ("mean", "rgd", "term", "absgd"),
@@ -224,34 +225,30 @@ def train(
 ) -> Iterator[Record]:
     """Train on a part of the images, choose on another, report on the test images."""
     seeds = Seeds(seed)
-    found = _parts(settings.data)
-    whole, test = found["train"], found["test"]
+    parts = _parts(settings.data)
+    whole, test = parts["train"], parts["test"]
     draw = seeds.numpy("data")
-    rows = draw.permutation(len(whole))[: settings.rows or None]
-    kept, held = split(whole.labels[rows], settings.validation, draw)
+    kept, held = sampled_split(whole.labels, settings.validation, draw, rows=settings.rows)
     looked_at = draw.permutation(len(test))[: settings.test_rows or None]
     channels = len(whole.read(0).getbands())
     with seeds.ambient("init"):
         head = getattr(method.loss, "head", "linear")
         shape = (channels, settings.size, settings.size)
         model = models.build(settings.model, shape, len(whole.classes), head=head)
-    pipeline = Pipeline(
-        whole, rows[kept], settings.part(Look), settings.batch_size, seeds.integer("order"), settings.readers
-    )
-    return fit(
+    pipeline = Pipeline(whole, kept, settings.part(Look), settings.batch_size, seeds.integer("order"), settings.readers)
+    program = ImageTraining(
         model,
         method,
         settings.part(Training),
         settings.part(Extras),
         pipeline,
-        {"val": (whole, rows[held]), "test": (test, looked_at)},
+        {"val": (whole, held), "test": (test, looked_at)},
         len(whole.classes),
         seeds,
-        writer,
-        scale=scale,
     )
+    return fit(program, writer, scale=scale)
 
 
-def _parts(name: str) -> dict[str, sources.Source]:
+def _parts(name: str) -> Mapping[str, streams.Source]:
     root = os.environ.get("REWEIGH_DATA")
-    return sources.parts(name, Path(root) if root else None)
+    return streams.parts(name, Path(root) if root else None)

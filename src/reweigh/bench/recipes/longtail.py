@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench.data import longtail_indices, split
+from reweigh.bench.draws import longtail_indices, split
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Long-tailed images",
         question="Does re-weighting by difficulty help when classes are rare?",
-        cells=_cells(preset),
+        columns=_columns(preset),
         methods=("mean", "rgd", "focal") if preset == "smoke" else METHODS,
         metric="test/accuracy",
         metric_name="accuracy on the balanced test set",
@@ -145,16 +145,16 @@ def task(settings: Settings, seeds: Seeds) -> Task:
 train, group, train_group = supervised.recipe(task)
 
 
-def _cells(preset: str) -> tuple[Cell, ...]:
+def _columns(preset: str) -> tuple[Column, ...]:
     paper = "CIFAR-10 with ResNet-32"
     if preset == "smoke":
-        return (_cell(100.0, "digits", paper, {}),)
+        return (_column(100.0, "digits", paper, {}),)
     if preset == "paper":
-        return tuple(_cell(i, "CIFAR-10", None, {"meta": 0}, methods=_without_meta()) for i in IMBALANCES)
+        return tuple(_column(i, "CIFAR-10", None, {"meta": 0}, methods=_without_meta()) for i in IMBALANCES)
     return (
-        *(_cell(i, "digits", paper, {}) for i in IMBALANCES),
-        _cell(100.0, "Fashion-MNIST", paper, FASHION, methods=FEWER, seeds=10, trials=3),
-        Cell(
+        *(_column(i, "digits", paper, {}) for i in IMBALANCES),
+        _column(100.0, "Fashion-MNIST", paper, FASHION, methods=FEWER, seeds=10, trials=3),
+        Column(
             name="QuickDraw-345, imbalance 20",
             settings=QUICKDRAW,
             paper={"mean": 51.14, "rgd": 53.48, "class_balanced": 52.59, "focal": 51.95},
@@ -163,13 +163,13 @@ def _cells(preset: str) -> tuple[Cell, ...]:
             seeds=4,
             trials=2,
         ),
-        _cell(100.0, "CIFAR-10, 20 epochs", None, CIFAR, methods=("mean", "rgd"), seeds=3, trials=1),
+        _column(100.0, "CIFAR-10, 20 epochs", None, CIFAR, methods=("mean", "rgd"), seeds=3, trials=1),
     )
 
 
-def _cell(imbalance: float, data: str, stand_in: str | None, settings: dict[str, Any], **fewer: Any) -> Cell:
+def _column(imbalance: float, data: str, stand_in: str | None, settings: dict[str, Any], **fewer: Any) -> Column:
     i = IMBALANCES.index(imbalance)
-    return Cell(
+    return Column(
         name=f"{data}, imbalance {imbalance:g}",
         settings={**settings, "imbalance": imbalance},
         paper={label: figures[i] for label, figures in PAPER.items()},

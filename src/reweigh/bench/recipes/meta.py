@@ -33,18 +33,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from reweigh.bench import models
-from reweigh.bench.algorithms import meta as algorithms
-from reweigh.bench.algorithms.meta._fit import Meta, fit
-from reweigh.bench.algorithms.meta._images import ImageTasks, Shape
-from reweigh.bench.optimizers import Training
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._table import Cell, RowSpec, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
+from reweigh.bench.recipes._few_shot import ImageTasks, Shape
+from reweigh.bench.recipes.algorithms import meta as algorithms
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.episodes import MetaLearning
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.schedule import Training
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 #: Characters to learn from, to choose by and to report.
 SPLITS: Mapping[str, tuple[int, int, int]] = {"omniglot": (1028, 172, 423)}
@@ -57,7 +58,7 @@ class Settings:
     Parameters
     ----------
     algorithm
-        A file of `reweigh.bench.algorithms.meta`: `"maml"`, `"protonet"`, `"matching"` or `"reptile"`.
+        A file of `reweigh.bench.recipes.algorithms.meta`: `"maml"`, `"protonet"`, `"matching"` or `"reptile"`.
     data, rotations
         Where classes come from, and whether turned by 90, 180 and 270 degrees each is a class of its own.
     ways, shots, queries, test_queries
@@ -150,9 +151,9 @@ def table(preset: str) -> Table:
     return Table(
         title="Few-shot images",
         question="Do weights on tasks help on the tasks that go worst?",
-        cells=(Cell(name="MAML, digits 2-way", settings={}),) if smoke else _cells(preset),
+        columns=(Column(name="MAML, digits 2-way", settings={}),) if smoke else _columns(preset),
         methods=("mean", "rgd") if smoke else METHODS,
-        rows={"reptile": RowSpec(method="mean", settings=_PAPERS_REPTILE if preset == "paper" else REPTILE)},
+        rows={"reptile": Row(method="mean", settings=_PAPERS_REPTILE if preset == "paper" else REPTILE)},
         metric="test/worst10_accuracy",
         metric_name="accuracy on the worst 10 % of test tasks",
         select="val/accuracy",
@@ -166,42 +167,42 @@ def table(preset: str) -> Table:
     )
 
 
-def _cells(preset: str) -> tuple[Cell, ...]:
+def _columns(preset: str) -> tuple[Column, ...]:
     paper, short = preset == "paper", METHODS[:2]
     twenty: dict[str, Any] = {"ways": 20, "inner_lr": 0.1, "inner_steps": 5, "tasks": 16}
     mini: dict[str, Any] = {"data": "miniimagenet" if paper else "quickdraw345", "rotations": False}
     if paper:
         own = {name: {} if name == "maml" else _METRIC for name in _NAMES}
         return (
-            *(_cell(name, "Omniglot 5-way", own[name], _OMNIGLOT_5) for name in _NAMES),
-            *(_cell(name, "Omniglot 20-way", {**twenty, **own[name]}, _OMNIGLOT_20) for name in _NAMES),
-            *(_cell(name, "miniImageNet 5-way", {**mini, **own[name]}, _MINIIMAGENET) for name in _NAMES),
+            *(_column(name, "Omniglot 5-way", own[name], _OMNIGLOT_5) for name in _NAMES),
+            *(_column(name, "Omniglot 20-way", {**twenty, **own[name]}, _OMNIGLOT_20) for name in _NAMES),
+            *(_column(name, "miniImageNet 5-way", {**mini, **own[name]}, _MINIIMAGENET) for name in _NAMES),
         )
     return (
-        _cell("maml", "Omniglot 5-way", {}, _OMNIGLOT_5),
-        _cell(
+        _column("maml", "Omniglot 5-way", {}, _OMNIGLOT_5),
+        _column(
             "maml", "QuickDraw-345 5-way", {**mini, "steps": 200}, _MINIIMAGENET, stand_in="miniImageNet", methods=short
         ),
-        _cell("protonet", "Omniglot 5-way", {"epochs": 2, "steps": 100, "tasks": 8}, _OMNIGLOT_5),
-        _cell("protonet", "Omniglot 20-way", {"epochs": 1, "steps": 100, "ways": 20}, _OMNIGLOT_20, trials=1),
-        _cell("matching", "Omniglot 5-way", {"epochs": 2, "steps": 100, "tasks": 8}, _OMNIGLOT_5),
+        _column("protonet", "Omniglot 5-way", {"epochs": 2, "steps": 100, "tasks": 8}, _OMNIGLOT_5),
+        _column("protonet", "Omniglot 20-way", {"epochs": 1, "steps": 100, "ways": 20}, _OMNIGLOT_20, trials=1),
+        _column("matching", "Omniglot 5-way", {"epochs": 2, "steps": 100, "tasks": 8}, _OMNIGLOT_5),
     )
 
 
-def _cell(
+def _column(
     algorithm: str,
     data: str,
     settings: dict[str, Any],
     paper: dict[str, tuple[float, ...]],
     methods: tuple[str, ...] | None = None,
     **more: Any,
-) -> Cell:
+) -> Column:
     """A column: an algorithm on some data. Reptile is a row of MAML's."""
     own = algorithm == "maml"
     figures = {"mean": paper[algorithm][0]}
     if own:
         figures |= {"rgd": paper["maml+rgd"][0], "reptile": paper["reptile"][0]}
-    return Cell(
+    return Column(
         name=f"{_NAMES[algorithm]}, {data}",
         settings={**settings, "algorithm": algorithm},
         paper=figures,
@@ -229,8 +230,9 @@ def train(
         milestones=(0.2, 0.4, 0.6, 0.8),
         decay=0.5,
     )
-    meta = Meta(tasks=tasks, algorithm=_algorithm(settings), model=model, training=training, steps=settings.steps)
-    return fit(meta, method, seeds, writer, scale=scale)
+    algorithm = _algorithm(settings)
+    program = MetaLearning(tasks, algorithm, model, method, training, seeds, writer, every=settings.steps)
+    return fit(program, writer, scale=scale)
 
 
 def _algorithm(settings: Settings) -> algorithms.Algorithm:
@@ -250,7 +252,7 @@ def _shapes(settings: Settings) -> tuple[Shape, Shape, bool, tuple[int, int]]:
 
 @functools.lru_cache(maxsize=2)
 def _tasks(data: str, train: Shape, test: Shape, rotations: bool, pools: tuple[int, int]) -> ImageTasks:
-    """Tasks of a data set, made once a process."""
+    """Tasks of a data set, made once per process."""
     dataset = supervised.load(data)
     sizes = SPLITS.get(data.partition(":")[0])
     return ImageTasks(dataset, train, test, rotations=rotations, sizes=sizes, pools=pools)
@@ -258,18 +260,18 @@ def _tasks(data: str, train: Shape, test: Shape, rotations: bool, pools: tuple[i
 
 def figures(results: Results) -> Sequence[Figure]:
     """The paper's table beside ours, all task accuracies in order, and the hardest tasks as pictures."""
-    from reweigh.bench.report import tasks
+    from reweigh.bench.recipes._figures import tasks
 
     printed = {"Omniglot 5-way": _OMNIGLOT_5, "Omniglot 20-way": _OMNIGLOT_20, "QuickDraw-345 5-way": _MINIIMAGENET,
                "miniImageNet 5-way": _MINIIMAGENET}  # fmt: skip
     paper: dict[str, dict[str, dict[int, float]]] = {}
-    for cell in results.cells:
-        name, _, data = cell.cell.name.partition(", ")
+    for column in results.columns:
+        name, _, data = column.name.partition(", ")
         algorithm = next((key for key, shown in _NAMES.items() if shown == name), None)
         if algorithm is None or data not in printed:
             continue
         rows = {"mean": algorithm} | ({"rgd": "maml+rgd", "reptile": "reptile"} if algorithm == "maml" else {})
-        paper[cell.cell.name] = {
+        paper[column.name] = {
             label: dict(zip(_COLUMNS, printed[data][row], strict=True)) for label, row in rows.items()
         }
     return tasks.figures(results, paper)

@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reweigh.bench.data import noisy_labels, split
+from reweigh.bench.draws import noisy_labels, split
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.train.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Mislabelled images",
         question="Does emphasising hard examples survive wrong labels?",
-        cells=_cells(preset),
+        columns=_columns(preset),
         methods=("mean", "rgd", "redescending") if smoke else METHODS,
         metric="test/accuracy",
         metric_name="accuracy on clean test labels",
@@ -112,19 +112,19 @@ def task(settings: Settings, seeds: Seeds) -> Task:
 train, group, train_group = supervised.recipe(task)
 
 
-def _cells(preset: str) -> tuple[Cell, ...]:
+def _columns(preset: str) -> tuple[Column, ...]:
     if preset == "smoke":
-        return (_cell("uniform", 0.4),)
-    digits = tuple(_cell(kind, rate) for kind, rate in KINDS)
+        return (_column("uniform", 0.4),)
+    digits = tuple(_column(kind, rate) for kind, rate in KINDS)
     if preset == "paper":
         return digits
     fewer = {"methods": FASHION_METHODS, "seeds": 10, "trials": 3}
-    return digits + tuple(_cell(kind, rate, "Fashion-MNIST, ", FASHION, **fewer) for kind, rate in FASHION_KINDS)
+    return digits + tuple(_column(kind, rate, "Fashion-MNIST, ", FASHION, **fewer) for kind, rate in FASHION_KINDS)
 
 
-def _cell(kind: str, rate: float, data: str = "", settings: Mapping[str, Any] | None = None, **fewer: Any) -> Cell:
+def _column(kind: str, rate: float, data: str = "", settings: Mapping[str, Any] | None = None, **fewer: Any) -> Column:
     which = {0.0: 0, 0.2: 1, 0.4: 2}[rate]
-    return Cell(
+    return Column(
         name=data + (f"{kind} {rate:.0%}" if rate else "no noise"),
         settings={**(settings or {}), "noise": kind, "rate": rate},
         paper={label: figures[which] for label, figures in PAPER.items()},

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reweigh.bench.data import split
+from reweigh.bench.draws import sampled_split
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.train.task import Task
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Results
+    from reweigh.bench.lab.results import Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def table(preset: str) -> Table:
     return Table(
         title="SAM and re-weighting",
         question="Does re-weighting add to sharpness-aware minimisation?",
-        cells=(
-            Cell(
+        columns=(
+            Column(
                 name="balanced",
                 settings={},
                 paper={"mean": 96.80, "sam": 97.31, "rgd+sam": 97.41},
@@ -102,9 +102,8 @@ def table(preset: str) -> Table:
 def task(settings: Settings, seeds: Seeds) -> Task:
     """A random part of the training images, split once more for validation."""
     dataset, draw = supervised.load(settings.data), seeds.numpy("data")
-    chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
-    train, val = split(dataset.y_train[chosen], settings.validation, draw)
-    problem = supervised.to_task(dataset, chosen[train], chosen[val])
+    train, val = sampled_split(dataset.y_train, settings.validation, draw, rows=settings.rows)
+    problem = supervised.to_task(dataset, train, val)
     if not settings.test_rows:
         return problem
     looked_at = torch.from_numpy(draw.permutation(len(dataset.y_test))[: settings.test_rows])
@@ -117,11 +116,13 @@ train, group, train_group = supervised.recipe(task)
 def answer(results: Results) -> Sequence[str]:
     """The comparison declared beforehand, rgd against plain steps; then, as what it is, that with SAM in both."""
     from reweigh.bench.report.numbers import unit_of
-    from reweigh.bench.report.verdict import between, verdict
+    from reweigh.bench.report.verdict import between, compared, verdict
 
-    found = [d for cell in results.cells if (d := between(results.table, cell, "rgd+sam", "sam")) is not None]
-    if not found:
+    differences = [
+        d for column in results.columns if (d := between(results.table, column, "rgd+sam", "sam")) is not None
+    ]
+    if not differences:
         return ("",)
     unit, metric = unit_of(results), results.table.metric_name
-    said = [d.verdict("rgd+sam", "sam", metric, scale=unit.scale, unit=unit.points, digits=unit.digits) for d in found]
-    return (verdict(results).headline, f"With SAM, not declared beforehand and not corrected: {' '.join(said)}")
+    sentences = [compared(d, "rgd+sam", "sam", metric, unit) for d in differences]
+    return (verdict(results).headline, f"With SAM, not declared beforehand and not corrected: {' '.join(sentences)}")

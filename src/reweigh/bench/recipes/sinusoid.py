@@ -25,19 +25,19 @@ import torch
 from torch import Tensor, nn
 
 from reweigh.bench import models
-from reweigh.bench.algorithms.meta import MAML, Episodes
-from reweigh.bench.algorithms.meta._base import squared_error
-from reweigh.bench.algorithms.meta._fit import Meta, Part, Tasks, fit
-from reweigh.bench.algorithms.meta._fit_many import Member, fit_many
-from reweigh.bench.data._dataset import sha256_of_arrays
-from reweigh.bench.optimizers import Training
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.files import sha256_of_arrays
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.recipes.algorithms.meta import MAML, squared_error
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.episodes import Episodes, MetaLearning, Part, StackedMetaLearning, Tasks
+from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.stacked import Peer
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
 
@@ -98,7 +98,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Sinusoids from a few points",
         question="Do weights on tasks help with the hardest waves?",
-        cells=(Cell(name="10 points, one step", settings={}),),
+        columns=(Column(name="10 points, one step", settings={}),),
         methods=("mean", "rgd") if smoke else METHODS,
         metric="test/worst10_loss",
         metric_name="squared error on the worst 10 % of test tasks",
@@ -118,14 +118,9 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
     seeds = Seeds(seed)
     with seeds.ambient("init"):
         model = _model(settings)
-    meta = Meta(
-        tasks=Waves(settings),
-        algorithm=_algorithm(settings),
-        model=model,
-        training=_training(settings),
-        steps=settings.steps,
-    )
-    return fit(meta, method, seeds, writer, scale=scale)
+    tasks, algorithm, training = Waves(settings), _algorithm(settings), _training(settings)
+    program = MetaLearning(tasks, algorithm, model, method, training, seeds, writer, every=settings.steps)
+    return fit(program, writer, scale=scale)
 
 
 def group(settings: Settings, method: Method) -> str | None:
@@ -138,10 +133,11 @@ def train_group(members: Sequence[tuple[Settings, Method, int, Floats | None]]) 
     """Meta-train many at once."""
     settings = members[0][0]
     trainings = [
-        Member(method=method, training=_training(own), seeds=Seeds(seed), scale=scale)
+        Peer(method=method, training=_training(own), seeds=Seeds(seed), scale=scale)
         for own, method, seed, scale in members
     ]
-    return fit_many(trainings, Waves(settings), _algorithm(settings), lambda: _model(settings), settings.steps)
+    tasks, algorithm = Waves(settings), _algorithm(settings)
+    return StackedMetaLearning(trainings, tasks, algorithm, lambda: _model(settings), settings.steps).fit()
 
 
 def _model(settings: Settings) -> nn.Module:
@@ -190,9 +186,7 @@ class Waves(Tasks):
 
     def facts(self) -> Record:
         """The hash of the test pool."""
-        pool = self.pools["test"]
-        parts = (pool.support_x, pool.support_y, pool.query_x, pool.query_y)
-        return {"test_tasks_sha256": sha256_of_arrays([part.numpy() for part in parts])}
+        return {"test_tasks_sha256": sha256_of_arrays([part.numpy() for part in self.pools["test"].tensors])}
 
 
 def _waves(rng: np.random.Generator, count: int, shots: int, queries: int) -> Episodes:
@@ -209,6 +203,6 @@ def _waves(rng: np.random.Generator, count: int, shots: int, queries: int) -> Ep
 
 def figures(results: Results) -> Sequence[Figure]:
     """The worst shares of the pool, and all tasks in the order of their errors."""
-    from reweigh.bench.report import tasks
+    from reweigh.bench.recipes._figures import tasks
 
     return tasks.figures(results)

@@ -1,8 +1,8 @@
 """Suspected label errors: do the losses of a training tell which labels are wrong?
 
-Question: a share of the training labels is wrong on purpose. The ranking of `reweigh.bench.suspects`, read off the loss
-trajectory of a plain training and of a re-weighted one, is compared with what was planted; beside it stands cleanlab's
-confident learning, on probabilities from five-fold cross-validation of the same model, method and settings.
+Question: a share of the training labels is wrong on purpose. The ranking of `reweigh.bench.lab.suspects`, read off the
+loss trajectory of a plain training and of a re-weighted one, is compared with what was planted; beside it stands
+cleanlab's confident learning, on probabilities from five-fold cross-validation of the same model, method and settings.
 
     reweigh run suspects                      # digits with an MLP, Fashion-MNIST with a small CNN
     reweigh run suspects --preset smoke       # seconds
@@ -25,22 +25,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from reweigh.bench.data import noisy_labels, split
-from reweigh.bench.loop import Fitting, fit
+from reweigh.bench.draws import noisy_labels, sampled_split
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.runs import Writer
+from reweigh.bench.lab.suspects import PrecisionRecall, precision_recall, suspects
+from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.suspects import PrecisionRecall, precision_recall, suspects
-from reweigh.bench.task import Task, predict, scores
+from reweigh.bench.train.driver import Driver, fit
+from reweigh.bench.train.pixels import Augment
+from reweigh.bench.train.programs.supervised import Supervised as Program
+from reweigh.bench.train.records import Record
+from reweigh.bench.train.task import Task, predict
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from reweigh.bench.results import CellResults, Figure, Results
-    from reweigh.bench.stats import Difference
+    from reweigh.bench.lab.results import ColumnResults, Figure, Results
+    from reweigh.bench.lab.stats import Difference
 
 Floats = np.ndarray[Any, Any]
 
@@ -83,12 +84,12 @@ FASHION = {"data": "fashion_mnist", "model": "cnn:width=8", "rows": 4000, "epoch
 def table(preset: str) -> Table:
     """Rows and columns; the paper has no such experiment."""
     smoke = preset == "smoke"
-    digits = tuple(_cell("CIFAR-10" if preset == "paper" else "digits", kind, rate, {}) for kind, rate in KINDS)
-    fashion = tuple(_cell("Fashion-MNIST", kind, rate, FASHION, seeds=5) for kind, rate in KINDS if rate == 0.2)
+    digits = tuple(_column("CIFAR-10" if preset == "paper" else "digits", kind, rate, {}) for kind, rate in KINDS)
+    fashion = tuple(_column("Fashion-MNIST", kind, rate, FASHION, seeds=5) for kind, rate in KINDS if rate == 0.2)
     return Table(
         title="Suspected label errors",
         question="Which training's losses show wrong labels best?",
-        cells=digits[1:2] if smoke else digits + (fashion if preset == "cpu" else ()),
+        columns=digits[1:2] if smoke else digits + (fashion if preset == "cpu" else ()),
         methods=("mean", "rgd"),
         metric="average_precision",
         metric_name="average precision of the ranking",
@@ -106,12 +107,11 @@ def table(preset: str) -> Table:
 def task(settings: Settings, seeds: Seeds) -> Task:
     """Noisy training labels on some of the training examples; clean validation and test labels."""
     dataset, draw = supervised.load(settings.data), seeds.numpy("data")
-    chosen = draw.permutation(len(dataset.y_train))[: settings.rows or None]
-    train, val = split(dataset.y_train[chosen], settings.validation, draw)
+    train, val = sampled_split(dataset.y_train, settings.validation, draw, rows=settings.rows)
     noisy = noisy_labels(
-        dataset.y_train[chosen[train]], settings.noise, settings.rate, len(dataset.classes), seeds.numpy("noise")
+        dataset.y_train[train], settings.noise, settings.rate, len(dataset.classes), seeds.numpy("noise")
     )
-    return supervised.to_task(dataset, chosen[train], chosen[val], train_labels=noisy.labels, noisy=noisy.changed)
+    return supervised.to_task(dataset, train, val, train_labels=noisy.labels, noisy=noisy.changed)
 
 
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
@@ -130,8 +130,8 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         **_described("", precision_recall(ranking, truth)),
         **_set_described("", ranking.of_kind("suspected label error"), truth),
     }
-    for part, x, y in (("val", problem.x_val, problem.y_val), ("test", problem.x_test, problem.y_test)):
-        record[f"{part}/accuracy"] = scores(predict(model, x), y, len(problem.classes))["accuracy"]
+    for part, x in (("val", problem.x_val), ("test", problem.x_test)):
+        record[f"{part}/accuracy"] = problem.score(part, predict(model, x))["accuracy"]
     if settings.folds and importlib.util.find_spec("cleanlab"):
         record |= _cleanlab(labels, _out_of_fold(settings, problem, method, seeds, writer, scale), truth)
     yield record
@@ -142,7 +142,8 @@ def _fitted(
 ) -> torch.nn.Module:
     """The trained model; its records are not kept, its arrays and checkpoints are."""
     model = _untrained(settings, problem, method, seeds)
-    for _ in fit(problem, model, method, settings.training(), seeds, writer, scale=scale, augment=_augment(settings)):
+    program = Program(problem, model, method, settings.training(), seeds, augment=_augment(settings))
+    for _ in fit(program, writer, scale=scale):
         pass
     return model.eval()
 
@@ -155,8 +156,8 @@ def _untrained(settings: Settings, problem: Task, method: Method, seeds: Seeds) 
     return model
 
 
-def _augment(settings: Settings) -> supervised.data.Augment | None:
-    return supervised.data.Augment() if settings.augment else None
+def _augment(settings: Settings) -> Augment | None:
+    return Augment() if settings.augment else None
 
 
 def _out_of_fold(
@@ -182,10 +183,10 @@ def _out_of_fold(
         )
         model = _untrained(settings, part, method, seeds)
         # Nothing of a fold is written: it is short, and only what it says of the other examples is kept.
-        fitting = Fitting(part, model, method, settings.training(), seeds, writer)
-        while fitting.epoch < settings.epochs:
-            # Fewer examples are fewer steps: a factor for every step goes on as far as they do.
-            fitting.run_epoch(scale, _augment(settings))
+        program = Program(part, model, method, settings.training(), seeds, augment=_augment(settings))
+        driver = Driver(program, scale)  # fewer examples are fewer steps: only the first factors are used
+        while not driver.over:
+            driver.run_epoch()
         probabilities[held] = predict(model.eval(), problem.x_train[held]).double().softmax(-1).numpy()
     return probabilities
 
@@ -219,35 +220,33 @@ def _set_described(prefix: str, flagged: Floats, truth: Floats) -> Record:
 
 
 def answer(results: Results) -> Sequence[str]:
-    """Whether the losses of a plain training tell more than confident learning does; then which training tells more."""
-    from reweigh.bench.plan import BASELINE
-    from reweigh.bench.report.verdict import verdict
+    """Whether losses of a plain training rank better than confident learning; then which training ranks best."""
+    from reweigh.bench.lab.plan import BASELINE
+    from reweigh.bench.report.verdict import tally, verdict
 
     beside = [
-        (cell, difference)
-        for cell in results.cells
-        if BASELINE in cell.rows and (difference := _to_cleanlab(cell, BASELINE)) is not None
+        (column, difference)
+        for column in results.columns
+        if BASELINE in column.rows and (difference := _to_cleanlab(column, BASELINE)) is not None
     ]
     if not beside:
         return ("",)
-    cells, found = zip(*beside, strict=True)
-    ahead, behind = (sum(d.conclusion() == which for d in found) for which in ("better", "worse"))
+    columns, differences = zip(*beside, strict=True)
     return (
-        f"The losses of a plain training rank wrong labels better than cleanlab in {ahead} of {len(found)} settings, "
-        f"worse in {behind}, and in {len(found) - ahead - behind} there is no evidence of a difference.",
-        _flags(cells),
+        f"Compared with cleanlab, the losses of a plain training rank wrong labels {tally(differences)}.",
+        _flags(columns),
         f"Which training's losses? {verdict(results).headline}",
     )
 
 
-def _flags(cells: Sequence[CellResults]) -> str:
+def _flags(columns: Sequence[ColumnResults]) -> str:
     """How the labels that are called wrong fare, ours and cleanlab's, over the settings."""
-    from reweigh.bench.plan import BASELINE
+    from reweigh.bench.lab.plan import BASELINE
 
     def span(name: str) -> str:
         values = [
-            np.mean([float(outcome.records[-1][name]) for outcome in cell.rows[BASELINE].outcomes.values()])
-            for cell in cells
+            np.mean([float(outcome.records[-1][name]) for outcome in column.rows[BASELINE].outcomes.values()])
+            for column in columns
         ]
         low, high = (f"{100 * value:.0f}" for value in (min(values), max(values)))
         return f"{low} %" if low == high else f"{low} to {high} %"
@@ -259,11 +258,11 @@ def _flags(cells: Sequence[CellResults]) -> str:
     )
 
 
-def _to_cleanlab(cell: CellResults, label: str) -> Difference | None:
+def _to_cleanlab(column: ColumnResults, label: str) -> Difference | None:
     """Average precision of our ranking minus cleanlab's on the same runs."""
-    from reweigh.bench import stats
+    from reweigh.bench.lab import stats
 
-    records = [outcome.records[-1] for outcome in cell.rows[label].outcomes.values()]
+    records = [outcome.records[-1] for outcome in column.rows[label].outcomes.values()]
     if len(records) < 2 or not all("cleanlab/average_precision" in record for record in records):
         return None
     ours, theirs = ([float(record[f"{prefix}average_precision"]) for record in records] for prefix in ("", "cleanlab/"))
@@ -272,54 +271,43 @@ def _to_cleanlab(cell: CellResults, label: str) -> Difference | None:
 
 def figures(results: Results) -> Sequence[Figure]:
     """Our rankings beside cleanlab's, as a table."""
-    from reweigh.bench.report.svg import element
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
+    from reweigh.bench.report.markup import table
 
     heads = ("", "ranking", "average precision", "difference, 95 %", "precision at the planted number", "flags",
              "precision of flags", "recall of flags")  # fmt: skip
-    head = element("tr", *(element("th", words, scope="col") for words in heads))
-    body = [line for cell in results.cells for line in _lines(cell)]
-    if not body:
+    rows = [row for column in results.columns for row in _rows(column)]
+    if not rows:
         return ()
-    missing = "" if any("cleanlab" in line for line in body) else " cleanlab was not installed when these runs ran."
+    missing = " cleanlab was not installed when these runs ran."
     return (
         Figure(
             title="Beside confident learning",
-            markup=str(element("table", element("thead", head), element("tbody", *body))),
+            markup=table(heads, rows, names=2),
             caption="Mean over seeds. The difference is that of our ranking of the same training minus cleanlab's, "
-            "paired by seed; flags are the labels each calls wrong." + missing,
+            "paired by seed; flags are the labels each calls wrong."
+            + ("" if any("cleanlab" in row[1] for row in rows) else missing),
         ),
     )
 
 
-def _lines(cell: CellResults) -> list[Markup]:
-    """Two lines a row of the table: our ranking, and cleanlab's of the same settings."""
-    from reweigh.bench.plan import BASELINE
-    from reweigh.bench.report.svg import element
+def _rows(column: ColumnResults) -> Iterator[list[str]]:
+    """Our ranking by each training, and cleanlab's by the same settings."""
+    from reweigh.bench.lab.plan import BASELINE
 
-    lines: list[Markup] = []
-    for label in (label for label in (BASELINE, "rgd") if label in cell.rows):
-        records = [outcome.records[-1] for outcome in cell.rows[label].outcomes.values()]
+    for label in (label for label in (BASELINE, "rgd") if label in column.rows):
+        records = [outcome.records[-1] for outcome in column.rows[label].outcomes.values()]
         both = all("cleanlab/average_precision" in record for record in records)
         for prefix in ("", "cleanlab/") if both else ("",):
-            columns = {
-                name: [float(record[f"{prefix}{name}"]) for record in records]
+            means = {
+                name: float(np.mean([float(record[f"{prefix}{name}"]) for record in records]))
                 for name in ("average_precision", "precision", "flagged", "flagged_precision", "flagged_recall")
             }
-            shown = [f"{np.mean(values):.0f}" if name == "flagged" else f"{np.mean(values):.3f}"
-                     for name, values in columns.items()]  # fmt: skip
-            found = None if prefix else _to_cleanlab(cell, label)
-            shown.insert(1, "" if found is None else f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})")
-            names = (cell.cell.name, f"{'cleanlab, folds trained by' if prefix else 'losses of'} {label}")
-            lines.append(
-                element(
-                    "tr",
-                    *(element("th", name, scope="row") for name in names),
-                    *(element("td", value) for value in shown),
-                )
-            )
-    return lines
+            shown = [f"{mean:.0f}" if name == "flagged" else f"{mean:.3f}" for name, mean in means.items()]
+            d = None if prefix else _to_cleanlab(column, label)
+            shown.insert(1, "" if d is None else f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
+            yield [column.name, f"{'cleanlab, folds trained by' if prefix else 'losses of'} {label}", *shown]
 
 
-def _cell(data: str, kind: str, rate: float, settings: dict[str, Any], **fewer: Any) -> Cell:
-    return Cell(name=f"{data}, {kind} {rate:.0%}", settings={**settings, "noise": kind, "rate": rate}, **fewer)
+def _column(data: str, kind: str, rate: float, settings: dict[str, Any], **fewer: Any) -> Column:
+    return Column(name=f"{data}, {kind} {rate:.0%}", settings={**settings, "noise": kind, "rate": rate}, **fewer)

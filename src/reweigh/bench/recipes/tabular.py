@@ -30,21 +30,25 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench import models
-from reweigh.bench.algorithms import tabular as algorithms
-from reweigh.bench.algorithms.tabular._self_supervised import CHUNK, SelfSupervised, encode
-from reweigh.bench.algorithms.tabular._store import pretrained
-from reweigh.bench.algorithms.tabular.tabnet import HiddenCells, TabNetClassifier
-from reweigh.bench.loop import fit
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.runs import Writer
+from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _rows
 from reweigh.bench.recipes._supervised import Supervised
-from reweigh.bench.recipes._table import Cell, RowSpec, Table
-from reweigh.bench.runs import Record, Writer
-from reweigh.bench.seeds import Seeds
-from reweigh.bench.task import Task
+from reweigh.bench.recipes.algorithms import tabular as algorithms
+from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
+from reweigh.bench.recipes.algorithms.tabular.store import pretrained
+from reweigh.bench.recipes.algorithms.tabular.tabnet import HiddenCells, TabNetClassifier
+from reweigh.bench.train import device as devices
+from reweigh.bench.train.driver import fit
+from reweigh.bench.train.programs.rows import CHUNK, encode, steps_of
+from reweigh.bench.train.programs.supervised import Supervised as Program
+from reweigh.bench.train.records import Record
+from reweigh.bench.train.task import Task
 from reweigh.method import Method
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
 Algorithm = Literal["met_s", "met", "met_r", "rf_g", "mlp", "rf", "gbdt", "vime", "dacl", "subtab", "tabnet"]
@@ -227,7 +231,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Tables and self-supervision",
         question="Does re-weighting rows help a masked autoencoder, or what is learnt on top of it?",
-        cells=(Cell(name="digits", settings={}),) if smoke else tuple(_cell(found, preset) for found in DATA),
+        columns=(Column(name="digits", settings={}),) if smoke else tuple(_column(found, preset) for found in DATA),
         methods=methods,
         metric="test/accuracy_or_auroc",
         metric_name="accuracy (AUROC for two classes)",
@@ -248,16 +252,16 @@ def table(preset: str) -> Table:
     )
 
 
-def _cell(found: DataSet, preset: str) -> Cell:
+def _column(found: DataSet, preset: str) -> Column:
     paper = {label: float(value) for label, value in zip(PAPER_ROWS, found.paper, strict=True) if value is not None}
     few = _FEW_ROWS if preset == "cpu" and found.data == "obesity" else {}
-    return Cell(name=found.name, settings={"data": found.data, **few}, paper=paper, stand_in=found.stand_in)
+    return Column(name=found.name, settings={"data": found.data, **few}, paper=paper, stand_in=found.stand_in)
 
 
-def _row(label: str, preset: str) -> RowSpec:
+def _row(label: str, preset: str) -> Row:
     algorithm, method, arm = _ROWS[label]
     own = _OTHERS[preset].get(algorithm, {})
-    return RowSpec(method=method, settings={"algorithm": algorithm, "arm": arm, **own})
+    return Row(method=method, settings={"algorithm": algorithm, "arm": arm, **own})
 
 
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
@@ -311,7 +315,7 @@ def _learn(
     network: nn.Module | None = None
     mean_weights: list[float] = []
     if isinstance(transformer, SelfSupervised):
-        steps = transformer.epochs * _steps(len(task.x_train), transformer.batch_size)
+        steps = transformer.epochs * steps_of(len(task.x_train), transformer.batch_size)
         folder = writer.run.root / writer.run.spec.recipe / "pretrained"
         made_of = {name: getattr(settings, name) for name in ("data", "rows", "validation", "side", "levels")}
         network, losses, mean_weights, clipped = pretrained(
@@ -335,7 +339,8 @@ def _learn(
             model = models.build("mlp", shape, len(task.classes), hidden=settings.hidden)
         facts["features"] = shape[0]
     rest = None if scale is None else scale[len(mean_weights) :]
-    for record in fit(task_of_head, model, late, settings.training(), seeds, writer, scale=rest):
+    head = Program(task_of_head, model, late, settings.training(), seeds)
+    for record in fit(head, writer, scale=rest):
         yield {**record, **facts} if record["epoch"] == 1 else record
     of_head = writer.run.array("mean_weight")
     writer.array("mean_weight", np.concatenate([np.asarray(mean_weights, np.float32), of_head]))
@@ -384,21 +389,15 @@ def _encoded(task: Task, transformer: Any, network: Any) -> Task:
 
     def features(x: Tensor) -> Tensor:
         if network is not None:
-            return encode(network, x)
+            return encode(network, x, devices.current())
         return torch.cat([torch.from_numpy(transformer.transform(part.numpy())) for part in x.split(CHUNK)])
 
     encoded: Mapping[str, Tensor] = {name: features(getattr(task, name)) for name in ("x_train", "x_val", "x_test")}
     return dataclasses.replace(task, **encoded)
 
 
-def _steps(rows: int, batch: int) -> int:
-    """Steps of an epoch, where a last row alone joins those before it."""
-    whole, rest = divmod(rows, min(batch, rows))
-    return whole + (rest > 1 or (rest == 1 and whole == 0))
-
-
 def figures(results: Results) -> Sequence[Figure]:
     """Means over tables beside the paper's, every re-weighted row against its own plain one, accuracy of the MLP."""
-    from reweigh.bench.recipes import _tabular_figures
+    from reweigh.bench.recipes._figures import tabular
 
-    return _tabular_figures.figures(results, DATA, PLAIN_OF)
+    return tabular.figures(results, DATA, PLAIN_OF)

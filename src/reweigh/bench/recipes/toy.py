@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reweigh.bench.recipes._table import Cell, Table
-from reweigh.bench.runs import Record, Writer
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train.records import Record, Writer
 from reweigh.method import Method
 from reweigh.objectives._base import state_like
 
 if TYPE_CHECKING:
-    from reweigh.bench.results import Figure, Results
+    from reweigh.bench.lab.results import Figure, Results
 
 #: Rows of each covariate, in order: five frequent, five rare.
 COUNTS = np.array([50] * 5 + [1] * 5)
@@ -81,7 +81,7 @@ def table(preset: str) -> Table:
     return Table(
         title="Rare features",
         question="Does re-weighting learn rare coordinates sooner?",
-        cells=(Cell(name="step size 4", settings={}),),
+        columns=(Column(name="step size 4", settings={}),),
         methods=METHODS[:2] if smoke else METHODS,
         metric="rare",
         metric_name="distance to the truth on the rare coordinates",
@@ -139,19 +139,18 @@ def _record(settings: Settings, step: int, distance: np.ndarray[Any, Any], weigh
 
 def figures(results: Results) -> Sequence[Figure]:
     """The paper's three panels, and which rows a step of this size throws off."""
-    from reweigh.bench.report.curves import lines
-    from reweigh.bench.report.panels import series
-    from reweigh.bench.results import Figure
+    from reweigh.bench.lab.results import Figure
+    from reweigh.bench.report.charts import over_epochs, series
 
     roles = {"mean": "baseline", "rgd": "primary", "rgd:tau=3": "other", "rgd:tau=9": "other"}
     names = {"train/mse": "squared error", "frequent": "distance, frequent", "rare": "distance, rare"}
     drawn: list[Figure] = []
-    for cell in results.cells:
+    for column in results.columns:
         panels = ""
         for name, title in names.items():
-            found = {label: s for label in roles if (s := series(cell.rows.get(label), name)) is not None}
-            if found:
-                panel = lines(found, f"{title}, {cell.cell.name}", roles, "{:g}".format)
+            recorded = {label: s for label in roles if (s := series(column.rows.get(label), name)) is not None}
+            if recorded:
+                panel = over_epochs(recorded, f"{title}, {column.name}", roles, "{:g}".format)
                 panels += f"<figure><figcaption>{title}</figcaption>{panel}</figure>"
         drawn.append(
             Figure(
@@ -164,13 +163,13 @@ def figures(results: Results) -> Sequence[Figure]:
         )
         shares = {
             label: sum(bool(o.records[-1].get("diverged")) for o in row.outcomes.values()) / len(row.outcomes)
-            for label, row in cell.rows.items()
+            for label, row in column.rows.items()
         }
-        said = "; ".join(f"{escape(label)} {share:.0%}" for label, share in shares.items() if share)
+        diverged = "; ".join(f"{escape(label)} {share:.0%}" for label, share in shares.items() if share)
         drawn.append(
             Figure(
                 title="Stability at this step size",
-                markup=f"<p>Runs that diverged: {said or 'none'}.</p>",
+                markup=f"<p>Runs that diverged: {diverged or 'none'}.</p>",
                 caption="The clip bounds the weight and with it the step. A statement about one large fixed step, not "
                 "about tuned methods: at smaller steps the others are stable too, except the unclipped exponential.",
             )

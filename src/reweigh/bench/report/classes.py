@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from reweigh.bench import plan
-from reweigh.bench.report.svg import Scale, element, linear_ticks
-from reweigh.bench.results import Outcome, Results, Row
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import Outcome, Results, RowResults
+from reweigh.bench.report.markup import element
+from reweigh.bench.report.svg import Scale, linear_ticks
 
 _METRIC = "test/class_accuracy"
 #: More classes than this are shown as groups of neighbours.
@@ -32,7 +33,7 @@ class ClassLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassPanel:
-    """One cell."""
+    """One column."""
 
     name: str
     lines: Sequence[ClassLine]
@@ -40,27 +41,27 @@ class ClassPanel:
 
 
 def classes(results: Results) -> list[ClassPanel]:
-    """A panel for each cell whose runs recorded the accuracy of each class, all on one scale."""
-    found: dict[str, list[tuple[str, float, float]]] = {}
-    for cell in results.cells:
-        plain, ours = cell.rows.get(plan.BASELINE), cell.rows.get(results.table.primary)
+    """A panel for each column whose runs recorded the accuracy of each class, all on one scale."""
+    accuracies: dict[str, list[tuple[str, float, float]]] = {}
+    for column in results.columns:
+        plain, ours = column.rows.get(plan.BASELINE), column.rows.get(results.table.primary)
         if plain and ours and _recorded(plain) and _recorded(ours):
-            found[cell.cell.name] = _accuracies(plain, ours)
-    values = [value for lines in found.values() for _, *both in lines for value in both if math.isfinite(value)]
+            accuracies[column.name] = _accuracies(plain, ours)
+    values = [value for lines in accuracies.values() for _, *both in lines for value in both if math.isfinite(value)]
     # Whole tens of percent around all values.
     low = math.floor(10 * min(values, default=0.0) + 1e-9) / 10
     scale = Scale(low, max(math.ceil(10 * max(values, default=1.0) - 1e-9) / 10, low + 0.1), 2, 98)
     return [
         ClassPanel(name=name, lines=[_line(*line, scale) for line in lines], axis=_axis(scale))
-        for name, lines in found.items()
+        for name, lines in accuracies.items()
     ]
 
 
-def _recorded(row: Row) -> bool:
+def _recorded(row: RowResults) -> bool:
     return all(_METRIC in o.records[o.chosen] for o in row.outcomes.values())
 
 
-def _accuracies(plain: Row, ours: Row) -> list[tuple[str, float, float]]:
+def _accuracies(plain: RowResults, ours: RowResults) -> list[tuple[str, float, float]]:
     """Name, baseline and primary accuracy of each class, or of groups of neighbours where classes are many."""
     first = next(iter(plain.outcomes.values()))
     base, primary = (_mean([o.records[o.chosen][_METRIC] for o in row.outcomes.values()]) for row in (plain, ours))

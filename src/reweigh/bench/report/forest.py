@@ -1,4 +1,4 @@
-"""Differences to the baseline with their intervals, one line a method."""
+"""Differences to the baseline with their intervals, one line per method."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from reweigh.bench.lab.results import ColumnResults, Results
+from reweigh.bench.lab.stats import Difference
+from reweigh.bench.report.markup import element
 from reweigh.bench.report.numbers import Look, Unit, looks, signed, unit_of
-from reweigh.bench.report.svg import element, linear_ticks
-from reweigh.bench.results import CellResults, Results
-from reweigh.bench.stats import Difference
+from reweigh.bench.report.svg import linear_ticks
 
 #: Letters of the axis that fit under the narrowest plot.
 _LETTERS = 22
@@ -31,7 +32,7 @@ class ForestLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """One cell: its lines and its axis. Marks are placed in percent, so that they fit any width."""
+    """One column: its lines and its axis. Marks are placed in percent, so that they fit any width."""
 
     name: str
     lines: Sequence[ForestLine]
@@ -39,26 +40,26 @@ class Forest:
 
 
 def forest(results: Results) -> list[Forest]:
-    """The forest plot of every cell that has a difference, all on one scale."""
-    cells = [cell for cell in results.cells if cell.differences]
-    if not cells:
+    """The forest plot of every column that has a difference, all on one scale."""
+    columns = [column for column in results.columns if column.differences]
+    if not columns:
         return []
-    domain = _domain(results, cells)
+    domain = _domain(results, columns)
     unit, styles = unit_of(results), looks(results)
     return [
         Forest(
-            name=cell.cell.name,
-            lines=[_line(styles[label], d, unit, domain) for label, d in cell.differences.items()],
+            name=column.name,
+            lines=[_line(styles[label], d, unit, domain) for label, d in column.differences.items()],
             axis=_axis(domain, unit),
         )
-        for cell in cells
+        for column in columns
     ]
 
 
-def _domain(results: Results, cells: Sequence[CellResults]) -> tuple[float, float]:
+def _domain(results: Results, columns: Sequence[ColumnResults]) -> tuple[float, float]:
     """Wide enough for zero, the main rows and most others; what lies beyond is drawn as an arrow."""
     styles = looks(results)
-    everything = [(label, d) for cell in cells for label, d in cell.differences.items()]
+    everything = [(label, d) for column in columns for label, d in column.differences.items()]
     ends = [abs(e) for _, d in everything for e in (d.low, d.high, d.mean) if math.isfinite(e)]
     main = [e for label, d in everything if styles[label].role == "primary" for e in (d.low, d.high)]
     limit = max(3 * float(np.quantile(ends, 0.9)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
@@ -96,7 +97,7 @@ def _outside(d: Difference, domain: tuple[float, float], end: str) -> bool:
 
 
 def _beyond(end: str, role: str) -> Markup:
-    """An arrow at the edge: the interval goes on."""
+    """An arrow at the edge: the interval continues beyond it."""
     points = "M7 6L1 11L7 16Z" if end == "left" else "M-7 6L-1 11L-7 16Z"
     return element(
         "svg", element("path", d=points, class_=f"dot {role}"), x="0%" if end == "left" else "100%", overflow="visible"

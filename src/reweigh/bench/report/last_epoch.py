@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import functools
 
-from reweigh.bench import plan
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import Results
 from reweigh.bench.report.verdict import Control, between
-from reweigh.bench.results import Results
 
 
 def last_epoch(results: Results) -> dict[str, Control]:
-    """By cell, the four differences at the last epoch; without the cells where the last epoch is always chosen."""
+    """By column, the four differences at the last epoch; without the columns where the last epoch is always chosen."""
     primary = results.table.primary
-    found: dict[str, Control] = {}
-    for cell in results.cells:
-        main = [cell.rows[label] for label in (primary, plan.BASELINE) if label in cell.rows]
+    controls: dict[str, Control] = {}
+    for column in results.columns:
+        main = [column.rows[label] for label in (primary, plan.BASELINE) if label in column.rows]
         chosen_earlier = any(o.chosen < len(o.records) - 1 for row in main for o in row.outcomes.values())
-        at_the_last = functools.partial(between, results.table, cell, last=True)
+        at_the_last = functools.partial(between, results.table, column, last=True)
         against_plain = at_the_last(primary, plan.BASELINE)
         if chosen_earlier and against_plain is not None and against_plain.n > 1:
-            found[cell.cell.name] = Control(
-                cell=cell.cell.name,
+            controls[column.name] = Control(
+                column=column.name,
                 primary=against_plain,
                 normalised=at_the_last(plan.NORMALISED, plan.BASELINE),
                 scaled=at_the_last(plan.SCALED_BASELINE, plan.BASELINE),
                 beyond=at_the_last(primary, plan.SCALED_BASELINE),
             )
-    return found
+    return controls

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from reweigh.bench import plan
-from reweigh.bench.recipes._table import Table
-from reweigh.bench.results import Results, row_order
-from reweigh.bench.stats import Difference
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import Results, row_order
+from reweigh.bench.lab.stats import Difference
+from reweigh.bench.lab.table import Table
 
 #: Metrics that are shares of one, and are written in percent.
 _SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate", "score")
@@ -58,7 +58,9 @@ def unit(metric: str, values: Iterable[float]) -> Unit:
 
 def unit_of(results: Results) -> Unit:
     """The unit of an experiment's metric."""
-    return unit(results.table.metric, (v for cell in results.cells for row in cell.rows.values() for v in row.values))
+    return unit(
+        results.table.metric, (v for column in results.columns for row in column.rows.values() for v in row.values)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +78,10 @@ class Look:
 
 
 def looks(results: Results) -> dict[str, Look]:
-    """Every row that occurs in some cell, in the table's order."""
+    """Every row that occurs in some column, in the table's order."""
     order = row_order(results.table)
-    found = {label for cell in results.cells for label in cell.rows}
-    labels = [label for label in order if label in found] + sorted(found - set(order))
+    present = {label for column in results.columns for label in column.rows}
+    labels = [label for label in order if label in present] + sorted(present - set(order))
     roles = {
         plan.BASELINE: "baseline",
         results.table.primary: "primary",
@@ -103,9 +105,9 @@ def shown(table: Table, label: str) -> str:
 
 def stand_ins(results: Results) -> dict[str, str]:
     """What the data stands in for, and the symbol that marks it."""
-    found = dict.fromkeys(cell.cell.stand_in for cell in results.cells if cell.cell.stand_in)
+    names = dict.fromkeys(column.column.stand_in for column in results.columns if column.column.stand_in)
     symbols = "†‡§¶"
-    return {what: symbols[i % 4] * (1 + i // 4) for i, what in enumerate(found)}
+    return {what: symbols[i % 4] * (1 + i // 4) for i, what in enumerate(names)}
 
 
 def signed(number: float) -> str:

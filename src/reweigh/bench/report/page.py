@@ -9,7 +9,9 @@ from typing import Any
 
 import jinja2
 
-from reweigh.bench import plan
+from reweigh.bench.files import write_atomically
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import Results
 from reweigh.bench.report.by_setting import by_setting
 from reweigh.bench.report.classes import classes
 from reweigh.bench.report.curves import curves
@@ -20,8 +22,6 @@ from reweigh.bench.report.tabulate import grid, mean_text, title
 from reweigh.bench.report.tuning import tuning
 from reweigh.bench.report.verdict import BASELINE_NAME, verdict
 from reweigh.bench.report.weights import weights
-from reweigh.bench.results import Results
-from reweigh.bench.runs import write_atomically
 
 
 def write(results: Sequence[Results], path: Path) -> Path:
@@ -30,7 +30,7 @@ def write(results: Sequence[Results], path: Path) -> Path:
     Parameters
     ----------
     results
-        What `reweigh.bench.results.collect` found.
+        The results to show.
     path
         The file to write; it is either whole or as it was before.
 
@@ -87,23 +87,23 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
 
 def _missing(results: Results) -> list[str]:
     """What the recipe's table asks for and these runs do not have."""
-    found = {cell.cell.name: cell for cell in results.cells}
+    finished = {column.name: column for column in results.columns}
     lines: list[str] = []
-    for cell in results.table.cells:
-        if cell.name not in found:
-            lines.append(f"{cell.name}: no finished run.")
+    for column in results.table.columns:
+        if column.name not in finished:
+            lines.append(f"{column.name}: no finished run.")
             continue
-        rows = found[cell.name].rows
-        wanted = list(results.table.methods_of(cell))
-        if results.table.controls_of(cell) and {results.table.primary, plan.BASELINE} <= set(wanted):
+        rows = finished[column.name].rows
+        wanted = list(results.table.methods_of(column))
+        if results.table.controls_of(column) and {results.table.primary, plan.BASELINE} <= set(wanted):
             wanted += [plan.NORMALISED, plan.SCALED_BASELINE]
         absent = [shown(results.table, label) for label in wanted if label not in rows]
         if absent:
-            lines.append(f"{cell.name}: {', '.join(absent)}.")
+            lines.append(f"{column.name}: {', '.join(absent)}.")
         seeds = {shown(results.table, label): len(row.outcomes) for label, row in rows.items()}
         short = [f"{label} ({n})" for label, n in seeds.items() if n < max(seeds.values())]
         if short:
-            lines.append(f"{cell.name}: fewer than {max(seeds.values())} seeds for {', '.join(short)}.")
+            lines.append(f"{column.name}: fewer than {max(seeds.values())} seeds for {', '.join(short)}.")
     return lines
 
 
@@ -112,14 +112,14 @@ def _provenance(results: Results) -> dict[str, Any]:
     finished = known.get("finished")
     unfinished: dict[tuple[str, str, str], list[int]] = {}
     for run in results.unfinished:
-        row = (run.spec.cell, shown(results.table, run.spec.label), run.spec.stage)
+        row = (run.spec.column, shown(results.table, run.spec.label), run.spec.stage)
         unfinished.setdefault(row, []).append(run.spec.seed)
     return {
         **known,
         "finished": None if finished is None else " to ".join(dict.fromkeys(map(_moment, finished))),
         "unfinished": [
-            f"{cell}: {label}, " + ("tuning" if stage == "tune" else f"seeds {', '.join(map(str, sorted(seeds)))}")
-            for (cell, label, stage), seeds in sorted(unfinished.items())
+            f"{column}: {label}, " + ("tuning" if stage == "tune" else f"seeds {', '.join(map(str, sorted(seeds)))}")
+            for (column, label, stage), seeds in sorted(unfinished.items())
         ],
     }
 

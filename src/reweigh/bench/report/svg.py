@@ -1,7 +1,7 @@
 """Drawing: scales, axes and marks as small functions that return markup.
 
 Colours are classes, not values: the page's style sheet knows what `primary` or `baseline` looks like in light, in
-dark and on paper. Text that is not markup is escaped on its way in.
+dark and on paper. `charts` puts them together; a recipe uses them for what it alone draws.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup
 
+from reweigh.bench.report.markup import element
+
 #: Steps of a heat map's shade.
 _SHADES = 10
-
-
-def element(name: str, *children: str, **attributes: object) -> Markup:
-    """An element; `class_` is written `class`, `data_m` is written `data-m`, and what is None is left out."""
-    written = Markup("").join(
-        Markup(' {}="{}"').format(key.strip("_").replace("_", "-"), _number(value))
-        for key, value in attributes.items()
-        if value is not None
-    )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, Markup("").join(children))
 
 
 @dataclass(frozen=True)
@@ -280,8 +272,3 @@ def _finite_parts(xs: Sequence[float], ys: Sequence[float]) -> list[list[tuple[f
         elif parts[-1]:
             parts.append([])
     return [part for part in parts if part]
-
-
-def _number(value: object) -> object:
-    """Pixels need one digit after the point."""
-    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reweigh.bench import stats
+from reweigh.bench.lab import stats
+from reweigh.bench.lab.results import ColumnResults, Results, RowResults
+from reweigh.bench.lab.stats import Conclusion, Difference
 from reweigh.bench.report.numbers import Look, Unit, looks, stand_ins, unit_of
-from reweigh.bench.results import CellResults, Results, Row
-from reweigh.bench.stats import Conclusion, Difference
 from reweigh.method import method
 
 Format = Literal["markdown", "latex", "csv"]
@@ -24,9 +24,9 @@ _LATEX_MARKS = {"▲": r"$^{\uparrow}$", "▼": r"$^{\downarrow}$", "": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One method in one cell, summed up."""
+    """One method in one column, summed up."""
 
-    row: Row
+    row: RowResults
     n: int
     diverged: int
     mean: float
@@ -47,24 +47,24 @@ class Entry:
         """The method as it was run, where that is more than its label says."""
         try:
             written = str(method(self.row.label))
-        except ValueError:  # a scale control, or a method that is no more
+        except ValueError:  # a scale control, or a method that no longer exists
             written = self.row.label
         return "" if self.row.method == written else self.row.method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All entries of an experiment: rows by label, and under each one entry a cell (None where it was not run)."""
+    """All entries of an experiment: rows by label, and under each one entry per column (None where it was not run)."""
 
     title: str
     unit: Unit
-    cells: Sequence[CellResults]
+    columns: Sequence[ColumnResults]
     rows: Sequence[tuple[Look, Sequence[Entry | None]]]
 
     @property
     def seeds(self) -> list[int]:
-        """The number of seeds that most entries of each cell have; 0 where only tuning has finished."""
-        columns = ([entries[i] for _, entries in self.rows] for i in range(len(self.cells)))
+        """The number of seeds that most entries of each column have; 0 where only tuning has finished."""
+        columns = ([entries[i] for _, entries in self.rows] for i in range(len(self.columns)))
         return [statistics.mode([entry.n for entry in column if entry] or [0]) for column in columns]
 
 
@@ -73,9 +73,10 @@ def grid(results: Results) -> Grid:
     return Grid(
         title=title(results),
         unit=unit_of(results),
-        cells=results.cells,
+        columns=results.columns,
         rows=[
-            (look, [_entry(results, cell, label) for cell in results.cells]) for label, look in looks(results).items()
+            (look, [_entry(results, column, label) for column in results.columns])
+            for label, look in looks(results).items()
         ],
     )
 
@@ -91,10 +92,10 @@ def tables(results: Sequence[Results], fmt: Format) -> str:
     Parameters
     ----------
     results
-        What `reweigh.bench.results.collect` found.
+        The results to write.
     fmt
-        `"markdown"` and `"latex"` have one column a cell; `"csv"` has one line for each method in each cell, with all
-        numbers unrounded in the metric's recorded unit.
+        `"markdown"` and `"latex"` have one column per setting; `"csv"` has one line for each method in each column,
+        with all numbers unrounded in the metric's recorded unit.
 
     Returns
     -------
@@ -107,12 +108,12 @@ def tables(results: Sequence[Results], fmt: Format) -> str:
     return writers[fmt](results)
 
 
-def _entry(results: Results, cell: CellResults, label: str) -> Entry | None:
-    row = cell.rows.get(label)
+def _entry(results: Results, column: ColumnResults, label: str) -> Entry | None:
+    row = column.rows.get(label)
     if row is None:
         return None
     values, last = row.values, row.last_values
-    difference = cell.differences.get(label)
+    difference = column.differences.get(label)
     return Entry(
         row=row,
         n=len(values),
@@ -137,7 +138,7 @@ def mean_text(mean: float, sd: float, unit: Unit) -> str:
     return unit.value(mean) if math.isnan(sd) else f"{unit.value(mean)} ± {unit.value(sd)}"
 
 
-def _cell_text(entry: Entry | None, unit: Unit, symbol: str) -> str:
+def _entry_text(entry: Entry | None, unit: Unit, symbol: str) -> str:
     """An entry in one line: mean, deviation, mark, difference, interval, the last epoch's mean, the paper's figure."""
     if entry is None:
         return ""
@@ -151,20 +152,20 @@ def _cell_text(entry: Entry | None, unit: Unit, symbol: str) -> str:
 
 def _texts(results: Results, grid: Grid, entries: Sequence[Entry | None]) -> list[str]:
     symbols = stand_ins(results)
-    marks = (symbols.get(cell.cell.stand_in or "", "") for cell in grid.cells)
-    return [_cell_text(entry, grid.unit, mark) for entry, mark in zip(entries, marks, strict=True)]
+    marks = (symbols.get(column.column.stand_in or "", "") for column in grid.columns)
+    return [_entry_text(entry, grid.unit, mark) for entry, mark in zip(entries, marks, strict=True)]
 
 
 def _legend(results: Results, grid: Grid) -> list[str]:
     table = results.table
     seeds = ", ".join(dict.fromkeys(str(n) for n in grid.seeds if n)) or "no"
-    found = [
+    lines = [
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
         f"seeds; in brackets the paired difference to the baseline with its 95 % interval; then the last epoch's mean.",
         f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
         f"(Holm) for all rows but {table.primary}, which was declared beforehand.",
     ]
-    return found + [
+    return lines + [
         f"{symbol} Our data stand in for the paper's: its figures are for {what}."
         for what, symbol in stand_ins(results).items()
     ]
@@ -173,38 +174,38 @@ def _legend(results: Results, grid: Grid) -> list[str]:
 def _markdown(results: Sequence[Results]) -> str:
     parts: list[str] = []
     for one in results:
-        found = grid(one)
-        head = ["method", *(cell.cell.name for cell in found.cells)]
+        shown = grid(one)
+        head = ["method", *(column.name for column in shown.columns)]
         lines = [head, ["---"] * len(head)]
-        lines += [[look.label, *_texts(one, found, entries)] for look, entries in found.rows]
+        lines += [[look.label, *_texts(one, shown, entries)] for look, entries in shown.rows]
         body = "\n".join("| " + " | ".join(_escape_markdown(text) for text in line) + " |" for line in lines)
-        legend = "\n".join(_escape_markdown(line) + "  " for line in _legend(one, found)).rstrip()
-        parts.append(f"## {_escape_markdown(found.title)}\n\n{body}\n\n{legend}\n")
+        legend = "\n".join(_escape_markdown(line) + "  " for line in _legend(one, shown)).rstrip()
+        parts.append(f"## {_escape_markdown(shown.title)}\n\n{body}\n\n{legend}\n")
     return "\n".join(parts)
 
 
 def _latex(results: Sequence[Results]) -> str:
     parts: list[str] = []
     for one in results:
-        found = grid(one)
+        shown = grid(one)
         lines = [
-            f"% {found.title}".replace("\n", " "),
-            rf"\begin{{tabular}}{{l{'l' * len(found.cells)}}}",
+            f"% {shown.title}".replace("\n", " "),
+            rf"\begin{{tabular}}{{l{'l' * len(shown.columns)}}}",
             r"\toprule",
-            " & ".join(["method", *(_escape_latex(cell.cell.name) for cell in found.cells)]) + r" \\",
+            " & ".join(["method", *(_escape_latex(column.name) for column in shown.columns)]) + r" \\",
             r"\midrule",
         ]
-        for look, entries in found.rows:
-            cells = (_escape_latex(text) for text in _texts(one, found, entries))
-            lines.append(" & ".join([rf"\texttt{{{_escape_latex(look.label)}}}", *cells]) + r" \\")
+        for look, entries in shown.rows:
+            texts = (_escape_latex(text) for text in _texts(one, shown, entries))
+            lines.append(" & ".join([rf"\texttt{{{_escape_latex(look.label)}}}", *texts]) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [f"% {line}" for line in _legend(one, found)]
+        lines += [f"% {line}" for line in _legend(one, shown)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 _COLUMNS = (
-    *("recipe", "variant", "cell", "label", "method", "lr", "metric", "n", "diverged"),
+    *("recipe", "variant", "column", "label", "method", "lr", "metric", "n", "diverged"),
     *("mean", "sd", "last_mean", "last_sd", "difference", "low", "high", "effect", "p", "p_permutation", "p_holm"),
     *("conclusion", "paper", "stand_in"),
 )
@@ -215,23 +216,23 @@ def _csv(results: Sequence[Results]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for one in results:
-        found = grid(one)
-        for i, cell in enumerate(found.cells):
+        shown = grid(one)
+        for i, column in enumerate(shown.columns):
             writer.writerows(
-                _csv_line(one, cell, look, entries[i]) for look, entries in found.rows if entries[i] is not None
+                _csv_line(one, column, look, entries[i]) for look, entries in shown.rows if entries[i] is not None
             )
     return text.getvalue()
 
 
-def _csv_line(results: Results, cell: CellResults, look: Look, entry: Entry | None) -> list[object]:
+def _csv_line(results: Results, column: ColumnResults, look: Look, entry: Entry | None) -> list[object]:
     assert entry is not None
     d = entry.difference
     compared = [""] * 7 if d is None else [d.mean, d.low, d.high, d.effect, d.p, d.p_permutation, d.p_holm]
     line = [
-        *(results.recipe, results.variant, cell.cell.name, look.label, entry.row.method, entry.row.lr),
+        *(results.recipe, results.variant, column.name, look.label, entry.row.method, entry.row.lr),
         *(results.table.metric, entry.n, entry.diverged, entry.mean, entry.sd, entry.last_mean, entry.last_sd),
         *compared,
-        *(entry.conclusion, entry.paper, cell.cell.stand_in),
+        *(entry.conclusion, entry.paper, column.column.stand_in),
     ]
     return ["" if value is None else value for value in line]
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
-from reweigh.bench import plan
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import ColumnResults, Outcome, Results
 from reweigh.bench.report import svg
+from reweigh.bench.report.charts import Group, Panel
 from reweigh.bench.report.numbers import Unit, unit
-from reweigh.bench.report.panels import Group, Panel
-from reweigh.bench.results import CellResults, Outcome, Results
-from reweigh.method import method
+from reweigh.method import hyper_parameters, method
 
 Parameters = Mapping[str, object]
 
 
 def tuning(results: Results) -> list[Group]:
-    """One panel a cell: the trials of the primary row, and of the baseline beneath them."""
-    groups = [(cell.cell.name, _panel(results, cell)) for cell in results.cells]
+    """One panel a column: the trials of the primary row, and of the baseline beneath them."""
+    groups = [(column.name, _panel(results, column)) for column in results.columns]
     return [Group(name=name, panels=[panel]) for name, panel in groups if panel]
 
 
-def _panel(results: Results, cell: CellResults) -> Panel | None:
-    trials = [o for o in cell.tuning if o.run.spec.label == results.table.primary]
-    plain = [o for o in cell.tuning if o.run.spec.label == plan.BASELINE]
+def _panel(results: Results, column: ColumnResults) -> Panel | None:
+    trials = [o for o in column.tuning if o.run.spec.label == results.table.primary]
+    plain = [o for o in column.tuning if o.run.spec.label == plan.BASELINE]
     if len(trials) < 2:
         return None
     name = _moving(trials)
@@ -40,12 +39,12 @@ def _panel(results: Results, cell: CellResults) -> Panel | None:
     names = sorted({row for row, _ in scores if row != plan.BASELINE}, key=_by_number, reverse=True)
     rows = ([plan.BASELINE] if plain else []) + names
     title = f"{results.table.select} of each trial"
-    return Panel(title=title, markup=_surface(results, cell, scores, rows, rates, title))
+    return Panel(title=title, markup=_surface(results, column, scores, rows, rates, title))
 
 
 def _surface(
     results: Results,
-    cell: CellResults,
+    column: ColumnResults,
     scores: Mapping[tuple[str, float], float],
     rows: Sequence[str],
     rates: Sequence[float],
@@ -72,7 +71,7 @@ def _surface(
     return svg.chart(
         frame,
         *tiles,
-        title=f"{title}, {cell.cell.name}",
+        title=f"{title}, {column.name}",
         description=f"{len(scores)} trials, scores from {written.value(low)} to {written.value(high)}.",
         x_label="learning rate",
         x_ticks=[i + 0.5 for i in range(len(rates))],
@@ -100,7 +99,7 @@ def _parameters(outcome: Outcome) -> Parameters:
         parts = method(outcome.run.spec.method).parts()
     except ValueError:
         return {}
-    return {field.name: getattr(part, field.name) for _, part in parts for field in fields(part) if field.init}
+    return {name: value for _, part in parts for name, value in hyper_parameters(part).items()}
 
 
 def _rate(outcome: Outcome) -> float:

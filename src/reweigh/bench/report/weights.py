@@ -8,27 +8,26 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from reweigh.bench.lab.results import ColumnResults, Results, RowResults
+from reweigh.bench.lab.runs import Record
 from reweigh.bench.report import svg
-from reweigh.bench.report.curves import lines
-from reweigh.bench.report.panels import Group, Panel, Series, series, shown_epochs
-from reweigh.bench.results import CellResults, Results, Row
-from reweigh.bench.runs import Record
+from reweigh.bench.report.charts import Group, Panel, Series, over_epochs, series, shown_epochs
 
 _BINS = 24
 
 
 def weights(results: Results) -> list[Group]:
-    """For each cell: distribution over epochs, mean weight, clip share, clean against noisy."""
+    """For each column: distribution over epochs, mean weight, clip share, clean against noisy."""
     groups: list[Group] = []
-    for cell in results.cells:
-        row = cell.rows.get(results.table.primary)
+    for column in results.columns:
+        row = column.rows.get(results.table.primary)
         if row is not None:
-            panels = [_distribution(row, cell), _mean(row, cell), _shares(row, cell)]
-            groups.append(Group(name=cell.cell.name, panels=[panel for panel in panels if panel]))
+            panels = [_distribution(row, column), _mean(row, column), _shares(row, column)]
+            groups.append(Group(name=column.name, panels=[panel for panel in panels if panel]))
     return [group for group in groups if group.panels]
 
 
-def _distribution(row: Row, cell: CellResults) -> Panel | None:
+def _distribution(row: RowResults, column: ColumnResults) -> Panel | None:
     runs = [outcome.records for outcome in row.outcomes.values()]
     kept = shown_epochs(min(len(records) for records in runs))
     chosen = [[records[i] for i in kept] for records in runs]
@@ -53,7 +52,7 @@ def _distribution(row: Row, cell: CellResults) -> Panel | None:
         markup=svg.chart(
             frame,
             heat,
-            title=f"{title}, {cell.cell.name}",
+            title=f"{title}, {column.name}",
             description=last,
             x_label="epoch",
             x_ticks=svg.whole_ticks(frame),
@@ -71,18 +70,18 @@ def _rebinned(record: Record, edges: np.ndarray) -> np.ndarray:
     return np.diff(np.interp(edges, own, below))
 
 
-def _mean(row: Row, cell: CellResults) -> Panel | None:
-    found = {"all": series(row, "weights/mean")}
+def _mean(row: RowResults, column: ColumnResults) -> Panel | None:
+    everyone = {"all": series(row, "weights/mean")}
     noise = {"noisy": series(row, "weights/noisy"), "clean": series(row, "weights/clean")}
     recorded = any(noise.values())
     title = "mean weight of noisy, of clean and of all examples" if recorded else "mean weight"
-    return _panel(title, cell, {**noise, **found} if recorded else found, "{:.4g}".format)
+    return _panel(title, column, {**noise, **everyone} if recorded else everyone, "{:.4g}".format)
 
 
-def _shares(row: Row, cell: CellResults) -> Panel | None:
-    found = {"clipped": series(row, "weights/clip_share"), "ESS": series(row, "weights/ess_share")}
+def _shares(row: RowResults, column: ColumnResults) -> Panel | None:
+    shares = {"clipped": series(row, "weights/clip_share"), "ESS": series(row, "weights/ess_share")}
     title = "shares: clipped, effective sample size (ESS)"
-    return _panel(title, cell, found, lambda share: f"{100 * share:.3g} %", within=(0.0, 1.0))
+    return _panel(title, column, shares, lambda share: f"{100 * share:.3g} %", within=(0.0, 1.0))
 
 
 _ROLES = {"all": "primary", "noisy": "noisy", "clean": "clean", "clipped": "primary", "ESS": "second"}
@@ -90,13 +89,13 @@ _ROLES = {"all": "primary", "noisy": "noisy", "clean": "clean", "clipped": "prim
 
 def _panel(
     title: str,
-    cell: CellResults,
-    found: Mapping[str, Series | None],
+    column: ColumnResults,
+    recorded: Mapping[str, Series | None],
     tick: Callable[[float], str],
     *,
     within: tuple[float, float] | None = None,
 ) -> Panel | None:
-    recorded = {name: values for name, values in found.items() if values and len(values.epochs) > 1}
-    if not recorded:
+    shown = {name: values for name, values in recorded.items() if values and len(values.epochs) > 1}
+    if not shown:
         return None
-    return Panel(title=title, markup=lines(recorded, f"{title}, {cell.cell.name}", _ROLES, tick, within=within))
+    return Panel(title=title, markup=over_epochs(shown, f"{title}, {column.name}", _ROLES, tick, within=within))

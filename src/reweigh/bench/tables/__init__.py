@@ -1,14 +1,14 @@
 """People's tables: reading, describing, splitting and encoding them.
 
-`read` makes a table of a file, `describe` says what is in it, `split` deals its rows out, and an `Encoder` that has
-seen the training rows alone turns it into numbers. `named` holds the tables that can be asked for by name.
+`read` makes a table from a file, `describe` finds out what is in it, `split` divides its rows, and a `TableEncoder`
+that has seen only the training rows turns it into numbers.
 """
 
-from reweigh.bench.tables.encode import ClassTarget, Encoder, NumberTarget
+from reweigh.bench.tables.encode import ClassTarget, NumberTarget, TableEncoder
 from reweigh.bench.tables.errors import TableError, listed, quoted
 from reweigh.bench.tables.infer import describe
 from reweigh.bench.tables.read import LEAST_ROWS, read
-from reweigh.bench.tables.schema import Column, Schema
+from reweigh.bench.tables.schema import ColumnSchema, Schema
 from reweigh.bench.tables.splits import Split, append, duplicates_across, split
 
 __all__ = [
@@ -16,12 +16,12 @@ __all__ = [
     "LEAST_ROWS",
     "describe",
     "Schema",
-    "Column",
+    "ColumnSchema",
     "split",
     "Split",
     "append",
     "duplicates_across",
-    "Encoder",
+    "TableEncoder",
     "ClassTarget",
     "NumberTarget",
     "TableError",

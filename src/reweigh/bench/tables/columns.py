@@ -62,7 +62,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class NumberColumn:
-    """One standardised feature, and one that says "missing" if any training cell was."""
+    """One standardised feature, and one for "missing" if any training cell was."""
 
     kind: ClassVar[str] = "number"
     name: str
@@ -81,7 +81,7 @@ class NumberColumn:
         return (self.name, *_missing(self.name, self.indicator))
 
     def check(self, cells: pl.Series) -> None:
-        """Refuse a column that holds something else."""
+        """Reject a column that holds something else."""
         if not (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
             _demand_readable(cells, values.numbers(cells), "numbers")
 
@@ -95,7 +95,7 @@ class NumberColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class BooleanColumn:
-    """0 or 1, the training share of 1 where missing, and a feature that says so if any training cell was."""
+    """0 or 1, the training share of 1 where missing, and one feature for "missing" if any training cell was."""
 
     kind: ClassVar[str] = "boolean"
     name: str
@@ -115,7 +115,7 @@ class BooleanColumn:
         return (self.name, *_missing(self.name, self.indicator))
 
     def check(self, cells: pl.Series) -> None:
-        """Refuse a column that holds something else."""
+        """Reject a column that holds something else."""
         if cells.dtype != pl.Boolean:
             _demand_readable(cells, values.truths(cells), "truth values (true/false, yes/no, 1/0)")
 
@@ -157,7 +157,7 @@ class CategoryColumn:
         return (*levels, f"{self.name} (other)", *_missing(self.name, self.indicator))
 
     def check(self, cells: pl.Series) -> None:
-        """Any cell is a level, if only an unseen one."""
+        """Any cell is a level, even if an unseen one."""
 
     def fill(self, cells: pl.Series, out: Array) -> None:
         """Write the features of these cells."""
@@ -193,7 +193,7 @@ class DateColumn:
         return (*(f"{self.name}: {part}" for part in _PARTS), *_missing(self.name, self.indicator))
 
     def check(self, cells: pl.Series) -> None:
-        """Refuse a column that holds something else."""
+        """Reject a column that holds something else."""
         if not cells.dtype.is_temporal():
             written = f" written {self.pattern}" if self.pattern else ""
             _demand_readable(cells, values.dates(cells, self.pattern), f"dates{written}")
@@ -224,11 +224,11 @@ class TextColumn:
     @classmethod
     def fit(cls, name: str, cells: pl.Series, width: int, rows: int = 8192) -> TextColumn:
         """From training cells, `rows` at a time."""
-        found = np.zeros(width)
+        rows_with = np.zeros(width)
         for start in range(0, len(cells), rows):
             row, bucket, _ = _hashed_words(cells.slice(start, rows), width)
-            found += np.bincount(np.unique(row * width + bucket) % width, minlength=width)
-        rarity = 1.0 + np.log((1.0 + len(cells)) / (1.0 + found))
+            rows_with += np.bincount(np.unique(row * width + bucket) % width, minlength=width)
+        rarity = 1.0 + np.log((1.0 + len(cells)) / (1.0 + rows_with))
         return cls(name=name, rarity=tuple(rarity.tolist()))
 
     @property
@@ -284,7 +284,7 @@ def _missing(name: str, indicator: bool) -> tuple[str, ...]:
 
 
 def _demand_readable(cells: pl.Series, read: pl.Series, what: str) -> None:
-    """A few odd cells are missing values; a column of them is the wrong column."""
+    """A few odd cells count as missing; a column full of them is the wrong column."""
     filled = cells.count()
     if not filled or read.count() >= filled / 2:
         return
@@ -328,5 +328,5 @@ def _hashed_words(cells: pl.Series, width: int) -> tuple[Array, Array, Array]:
 
 @functools.lru_cache(maxsize=1 << 17)
 def _stable_hash(word: str) -> int:
-    """Python's own hash differs from process to process; this one does not."""
+    """Unlike Python's own hash, the same in every process."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -14,9 +14,9 @@ from reweigh.bench.tables import columns as kinds
 from reweigh.bench.tables import values
 from reweigh.bench.tables.columns import AnyColumn, Array, CategoryColumn, Scale
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
-from reweigh.bench.tables.schema import Column, Schema, class_indices
+from reweigh.bench.tables.schema import ColumnSchema, Schema, class_indices
 
-#: Raised by one whenever what an encoder writes down changes its meaning.
+#: Raised by one whenever the meaning of a saved encoder changes.
 FORMAT = 1
 
 #: Rows encoded at a time: enough for NumPy to be busy, few enough that wide text stays small.
@@ -60,7 +60,7 @@ class NumberTarget:
         numbers = values.numbers(cells)
         if numbers.null_count():
             raise TableError(
-                f"the target {quoted(self.name)} is no number in {numbers.null_count()} of {len(cells)} rows. Drop "
+                f"the target {quoted(self.name)} is not a number in {numbers.null_count()} of {len(cells)} rows. Drop "
                 "those rows."
             )
         return ((numbers.to_numpy() - self.mean) / self.deviation).astype(np.float32)
@@ -71,12 +71,12 @@ class NumberTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
-    """The way from a table to a float32 matrix, learnt from training rows.
+class TableEncoder:
+    """Turns a table into a float32 matrix, as learnt from training rows.
 
     Numbers are filled with the median and standardised, categories become one feature for each frequent level and one
     for all others, truth values 0 and 1, dates year, month, weekday and seconds, free text hashed words weighted by
-    rarity. Columns with gaps in training get a feature that says so. Nothing of any other row is used.
+    rarity. Columns with gaps in training get a feature for that. No other row is used.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Encoder:
     --------
     >>> from reweigh.bench.tables.infer import describe
     >>> frame = pl.DataFrame({"age": [30.0, 50.0] * 20, "city": ["Rom", "Bonn"] * 20, "y": [1, 0] * 20})
-    >>> encoder = Encoder.fit(frame, describe(frame, target="y"))
+    >>> encoder = TableEncoder.fit(frame, describe(frame, target="y"))
     >>> encoder.features
     ('age', 'city = Bonn', 'city = Rom', 'city (other)')
     >>> encoder.transform(pl.DataFrame({"city": ["Paris"], "age": [None]})).tolist()
@@ -109,7 +109,7 @@ class Encoder:
         levels: int = 32,
         words: int = 256,
         memory: int = 800_000_000,
-    ) -> Encoder:
+    ) -> TableEncoder:
         """An encoder from training rows.
 
         Parameters
@@ -117,11 +117,11 @@ class Encoder:
         frame
             A table.
         schema
-            What `describe` says it holds.
+            What it holds, from `describe`.
         rows
             Indices of the training rows; all of them unless given.
         levels
-            Most levels of a category that get a feature of their own. Rare levels never do.
+            Levels of a category that get their own feature, at most. Rare levels never do.
         words
             Features of a column of free text.
         memory
@@ -175,7 +175,7 @@ class Encoder:
         Raises
         ------
         TableError
-            If columns are missing or hold something else than in training. Levels not seen in training are "other".
+            If columns are missing or hold something other than in training. Levels not seen in training are "other".
         """
         self._check(frame)
         height = frame.height if rows is None else len(rows)
@@ -225,7 +225,7 @@ class Encoder:
         return {"format": FORMAT, "columns": [kinds.to_dict(column) for column in self.columns], "target": saved}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Encoder:
+    def from_dict(cls, saved: Mapping[str, Any]) -> TableEncoder:
         """The inverse of `to_dict`."""
         if saved.get("format") != FORMAT:
             raise TableError(
@@ -244,7 +244,7 @@ def _some(cells: pl.Series, rows: Array | None) -> pl.Series:
     return cells if rows is None else cells.gather(rows)
 
 
-def _fit(column: Column, cells: pl.Series, levels: int) -> AnyColumn:
+def _fit(column: ColumnSchema, cells: pl.Series, levels: int) -> AnyColumn:
     if column.kind == "number":
         return kinds.NumberColumn.fit(column.name, cells)
     if column.kind == "boolean":
@@ -262,7 +262,7 @@ def _fit_target(schema: Schema, cells: pl.Series) -> ClassTarget | NumberTarget:
 
 
 def _within(fitted: Collection[AnyColumn], texts: int, levels: int, words: int, width: int) -> tuple[int, int]:
-    """Levels and words small enough for so many features in all, as far as that is possible."""
+    """Levels and words small enough for this many features in all, if possible."""
 
     def needed() -> int:
         total = texts * words

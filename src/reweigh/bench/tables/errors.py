@@ -1,4 +1,4 @@
-"""One clear sentence with the fix, and names of columns and classes that may be any text at all."""
+"""One clear sentence with the fix, and names of columns and classes that may be any text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 8
 
 
 class TableError(ValueError):
-    """A table cannot be used as it is; the message says why and what to do."""
+    """A table cannot be used as it is; the message explains why and what to do."""
 
 
 def quoted(name: object) -> str:
@@ -38,7 +38,7 @@ def listed(names: Collection[object]) -> str:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """What helps after a misspelt column: the close names, or those there are."""
+    """Help with a misspelt column: similar names, or all there are."""
     folded = {other.casefold().strip(): other for other in known}
     close = difflib.get_close_matches(name.casefold().strip(), folded, n=3)
     if close:

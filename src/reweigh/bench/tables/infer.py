@@ -1,4 +1,4 @@
-"""What a table holds, inferred: the task, and what each column is, said in words with the way to overrule it."""
+"""What a table holds, inferred: the task and the kind of each column, with notes on how to override it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import polars as pl
 
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
 from reweigh.bench.tables.kinds import describe_column
-from reweigh.bench.tables.schema import FEATURES, TASKS, Column, Kind, Schema, TaskKind
+from reweigh.bench.tables.schema import FEATURES, TASKS, ColumnSchema, Kind, Schema, TaskKind
 from reweigh.bench.tables.target import Target
 
 #: Names of which most will share one feature.
@@ -25,7 +25,7 @@ def describe(
     group: str | None = None,
     time: str | None = None,
 ) -> Schema:
-    """What a table holds, inferred from its cells; a column's name is never more than a name.
+    """What a table holds, inferred from its cells and never from the names of its columns.
 
     Parameters
     ----------
@@ -36,13 +36,13 @@ def describe(
     task
         Instead of the one inferred: whole numbers of few values and words are classes, other numbers a regression.
     categorical
-        Columns of names, whatever they look like.
+        Columns to treat as names, even if they look like numbers.
     drop
         Columns that are not given to the model.
     group
-        The column that says which group a row belongs to. Results are told by group; the model does not see it.
+        The column of groups. Results are reported by group; the model does not see it.
     time
-        The column that says when a row was: the test part is then the latest. The model does not see it.
+        The column of moments: the test part is then the latest rows. The model does not see it.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def describe(
     Raises
     ------
     TableError
-        If a column is not there, or there is nothing to learn.
+        If a column does not exist, or there is nothing to learn.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def describe(
         raise TableError(f"`--task` must be one of {', '.join(TASKS)}, got {quoted(task)}.")
     notes: list[str] = []
     aim = Target(frame.get_column(target), task, notes)
-    columns: list[Column] = []
+    columns: list[ColumnSchema] = []
     for cells in frame:
         special: dict[str | None, Kind] = {time: "time", group: "group", target: "target"}
         kind = special.get(cells.name) or ("dropped" if cells.name in drop else None)
@@ -103,16 +103,16 @@ def _check_names(
 ) -> None:
     if target not in frame.columns:
         raise TableError(f"there is no column {quoted(target)} to predict. {near(target, frame.columns)}")
-    asked: list[tuple[str, str]] = [("--categorical", name) for name in categorical]
-    asked += [("--drop", name) for name in drop]
-    asked += [(option, name) for option, name in (("--group", group), ("--time", time)) if name is not None]
-    for option, name in asked:
+    named: list[tuple[str, str]] = [("--categorical", name) for name in categorical]
+    named += [("--drop", name) for name in drop]
+    named += [(option, name) for option, name in (("--group", group), ("--time", time)) if name is not None]
+    for option, name in named:
         if name not in frame.columns:
-            raise TableError(f"`{option}` names {quoted(name)}, which is no column. {near(name, frame.columns)}")
+            raise TableError(f"`{option}` names {quoted(name)}, which is not a column. {near(name, frame.columns)}")
         if name == target:
             raise TableError(f"`{option}` names {quoted(name)}, which is the target. Leave it out there.")
     for name in drop:
-        others = [option for option, other in asked if other == name and option != "--drop"]
+        others = [option for option, other in named if other == name and option != "--drop"]
         if others:
             raise TableError(f"{quoted(name)} is named by both `--drop` and `{others[0]}`. Leave one of them out.")
     if group is not None and group == time:
@@ -120,16 +120,16 @@ def _check_names(
 
 
 _DROPPED: dict[Kind, str] = {
-    "id": "Dropped {names}: nearly every row has a value of its own, as ids have; `--categorical COL` keeps one.",
+    "id": "Dropped {names}: nearly every row has its own value, like an id; `--categorical COL` keeps one.",
     "constant": "Dropped {names}: the same value in every row.",
     "empty": "Dropped {names}: missing in every row.",
-    "unusable": "Dropped {names}: lists, records or bytes; unpack them into columns of their own to use them.",
-    "group": "{names} names groups: results are told by group, and the model does not see it (`--group`).",
+    "unusable": "Dropped {names}: lists, records or bytes; unpack them into separate columns to use them.",
+    "group": "{names} names groups: results are reported by group, and the model does not see it (`--group`).",
     "time": "{names} orders the rows: the test part is the latest, and the model does not see it (`--time`).",
 }
 
 
-def _note_columns(columns: Sequence[Column], notes: list[str]) -> None:
+def _note_columns(columns: Sequence[ColumnSchema], notes: list[str]) -> None:
     for kind, sentence in _DROPPED.items():
         names = [column.name for column in columns if column.kind == kind]
         if names:
@@ -142,11 +142,11 @@ def _note_columns(columns: Sequence[Column], notes: list[str]) -> None:
         )
     gaps = [column for column in columns if column.kind in FEATURES and column.missing >= 0.5]
     if gaps:
-        told = listed([column.name for column in gaps])
-        notes.append(f"At least half of {told} is missing; `--drop COL` leaves a column out.")
+        names = listed([column.name for column in gaps])
+        notes.append(f"At least half of {names} is missing; `--drop COL` leaves a column out.")
 
 
-def _why_none(columns: Sequence[Column]) -> str:
+def _why_none(columns: Sequence[ColumnSchema]) -> str:
     others = [column for column in columns if column.kind != "target"]
     if not others:
         return "it is the only one"

@@ -1,4 +1,4 @@
-"""What a column is, told by its cells: a number, a name, a date, prose, or nothing a model could use."""
+"""What a column is, inferred from its cells: a number, a name, a date, prose, or nothing a model could use."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ import polars as pl
 
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, quoted
-from reweigh.bench.tables.schema import Column, Kind
+from reweigh.bench.tables.schema import ColumnSchema, Kind
 
-#: The share of cells that must be numbers (or dates) for the others to count as slips of the pen.
+#: The share of cells that must be numbers (or dates) for the others to count as typing errors.
 MOSTLY = 0.95
-#: Nearly every row has a value of its own.
+#: Share of different cells from which nearly every row has its own value.
 _UNIQUE = 0.95
 #: Below this many cells "all different" and "ascending" may be chance.
 _ENOUGH = 20
-#: Words a cell, and shares of different cells, from which strings are prose and no names.
+#: Words per cell, and share of different cells, from which strings are prose rather than names.
 _PROSE_WORDS, _PROSE_DISTINCT = 4.0, 0.2
 
 
-def describe_column(cells: pl.Series, kind: Kind | None, categorical: bool, notes: list[str]) -> Column:
-    """One column of the table, of the `kind` that was asked for or else of the one that its cells tell."""
+def describe_column(cells: pl.Series, kind: Kind | None, categorical: bool, notes: list[str]) -> ColumnSchema:
+    """One column of the table, of the `kind` given or else of the one inferred from its cells."""
     missing, distinct = cells.null_count(), _distinct(cells)
     pattern: str | None = None
     if kind == "time":
         pattern = _check_time(cells)
     if kind is None:
         kind, missing, pattern = _kind(cells, distinct, categorical, notes)
-    return Column(name=cells.name, kind=kind, missing=missing / max(len(cells), 1), distinct=distinct, pattern=pattern)
+    return ColumnSchema(
+        name=cells.name, kind=kind, missing=missing / max(len(cells), 1), distinct=distinct, pattern=pattern
+    )
 
 
 def _distinct(cells: pl.Series) -> int:
@@ -38,7 +40,7 @@ def _distinct(cells: pl.Series) -> int:
 
 
 def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) -> tuple[Kind, int, str | None]:
-    """What a feature is, how many cells are missing or none of the kind, and how its dates are written."""
+    """What a feature is, how many cells are missing or of another kind, and how its dates are written."""
     missing = cells.null_count()
     if missing == len(cells):
         return "empty", missing, None
@@ -82,8 +84,8 @@ def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind,
         odd = cells.filter(as_numbers.is_null() & cells.is_not_null())
         if len(odd):
             notes.append(
-                f"{name} is taken for a number; {len(odd)} of its cells are text (for example {quoted(odd[0])}) and "
-                f"count as missing. Mend them, or use `--categorical {name}` if they are names."
+                f"{name} is treated as a number; {len(odd)} of its cells are text (for example {quoted(odd[0])}) and "
+                f"count as missing. Fix them, or use `--categorical {name}` if they are names."
             )
         return "number", as_numbers.null_count(), None
     lowered = {word.lower() for word in cells.drop_nulls().unique()} if distinct <= 4 else set[str]()
@@ -94,7 +96,7 @@ def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind,
         return "date", _note_dates(cells, patterns, notes), patterns[0]
     if _is_prose(cells, distinct, filled):
         notes.append(
-            f"{name} is taken for free text and read word by word; `--categorical {name}` takes each cell as one name."
+            f"{name} is treated as free text and read word by word; `--categorical {name}` makes each cell one name."
         )
         return "text", cells.null_count(), None
     if filled >= _ENOUGH and distinct >= _UNIQUE * filled:
@@ -103,12 +105,12 @@ def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind,
 
 
 def _note_dates(cells: pl.Series, patterns: Sequence[str], notes: list[str]) -> int:
-    """Say what is doubtful about dates in strings; returns the number of cells without one."""
+    """Note what is doubtful about dates in strings; returns the number of cells without one."""
     best, name = patterns[0], quoted(cells.name)
     absent = values.dates(cells, best).null_count()
     odd = absent - cells.null_count()
     if odd:
-        notes.append(f"{name} is taken for a date ({best}); {odd} of its cells are none and count as missing.")
+        notes.append(f"{name} is treated as a date ({best}); {odd} of its cells are not dates and count as missing.")
     if best.startswith("%m/%d") and best.replace("%m/%d", "%d/%m") in patterns:
         notes.append(
             f"{name} may be month/day/year or day/month/year and is read as the first; write 2024-12-31 to be sure."

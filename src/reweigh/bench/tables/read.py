@@ -24,15 +24,15 @@ LEAST_ROWS = 20
 Format = Literal["text", "parquet", "arrow", "arrow stream"]
 
 _SEPARATORS = (",", ";", "\t")
-#: What the first bytes of files that are no tables say, and what to do with them.
+#: The first bytes of files that are not tables, what these are and what to do with them.
 _FOREIGN = {
-    b"PK\x03\x04": "a zip archive or an Excel workbook. Save the sheet as CSV, or unpack the archive",
-    b"%PDF": "a PDF document. Export the table as CSV",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook. Save the sheet as CSV",
-    b"SQLite format 3": "an SQLite database. Export the table as CSV",
-    b"\x89PNG": "a PNG image. Give a table, or a folder of class folders of images",
-    b"\xff\xd8\xff": "a JPEG image. Give a table, or a folder of class folders of images",
-    b"\x89HDF": "an HDF5 file. Save the table as Parquet",
+    b"PK\x03\x04": "a zip archive or an Excel workbook, not a table. Save the sheet as CSV, or unpack the archive",
+    b"%PDF": "a PDF document, not a table. Export the table as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook, not a table. Save the sheet as CSV",
+    b"SQLite format 3": "an SQLite database, not a table. Export the table as CSV",
+    b"\x89PNG": "a PNG image, not a table. Give a table, or a folder of class folders of images",
+    b"\xff\xd8\xff": "a JPEG image, not a table. Give a table, or a folder of class folders of images",
+    b"\x89HDF": "an HDF5 file, not a table. Save the table as Parquet",
     b"\x28\xb5\x2f\xfd": "zstd-compressed. Unpack it first",
     b"BZh": "bzip2-compressed. Unpack it first",
     b"\xfd7zXZ": "xz-compressed. Unpack it first",
@@ -46,9 +46,9 @@ def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROW
     ----------
     path
         CSV or TSV (separator `,`, `;` or tab, plain or gzip, UTF-8, UTF-16 or Windows/Latin-1), Parquet, or Arrow
-        (Feather, stream). What the file is, its first bytes say; the name need not.
+        (Feather, stream). The first bytes decide what it is, not the name.
     skip
-        Columns that are not wanted. Those of a Parquet file are never loaded.
+        Columns to leave out. Those of a Parquet file are never loaded.
     least
         Rows the table must have: `LEAST_ROWS` for training, 1 for prediction.
 
@@ -60,7 +60,7 @@ def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROW
     Raises
     ------
     TableError
-        If there is no such file, it is no table, or it has too few rows, in one sentence with the fix.
+        If there is no such file, it is not a table, or it has too few rows, in one sentence with the fix.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROW
 
 def _format(path: Path) -> Format:
     if not path.exists():
-        raise TableError(f"there is no file {path}. Check the path; it is taken from {Path.cwd()}.")
+        raise TableError(f"there is no file {path}. Check the path; it is relative to {Path.cwd()}.")
     if path.is_dir():
         raise TableError(f"{path} is a folder. Give the file of the table.")
     try:
@@ -108,7 +108,7 @@ def _format(path: Path) -> Format:
         return "arrow stream"
     wanted = {".parquet": "Parquet", ".feather": "Arrow", ".arrow": "Arrow", ".ipc": "Arrow"}.get(path.suffix.lower())
     if wanted:
-        raise TableError(f"{path} is no {wanted} file, whatever its name says. Save it again, or name it .csv.")
+        raise TableError(f"{path} is not a {wanted} file, despite its name. Save it again, or name it .csv.")
     return "text"
 
 
@@ -124,8 +124,8 @@ def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFra
         wanted = [position for position, name in enumerate(names) if name not in skip]
         return values.table(values.clean(lazy.select(pl.nth(i)).collect().to_series()) for i in wanted)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        said = " ".join(str(error).split())[:100]
-        raise TableError(f"{path} is damaged ({said}). Save or download it again.") from None
+        details = " ".join(str(error).split())[:100]
+        raise TableError(f"{path} is damaged ({details}). Save or download it again.") from None
 
 
 def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
@@ -163,10 +163,10 @@ def _uncompressed(path: Path) -> bytes:
 
 
 def _as_utf8(path: Path, content: bytes) -> bytes:
-    """The text of a file as UTF-8 without a byte-order mark; a file that is no text is refused."""
+    """The text of a file as UTF-8 without a byte-order mark; a file that is not text is rejected."""
     for magic, what in _FOREIGN.items():
         if content.startswith(magic):
-            raise TableError(f"{path} is no table but {what}.")
+            raise TableError(f"{path} is {what}.")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # Excel's "Unicode text"
         try:
             return content.decode("utf-16").encode()
@@ -189,7 +189,7 @@ def _as_utf8(path: Path, content: bytes) -> bytes:
 
 
 def _no_table(path: Path) -> TableError:
-    return TableError(f"{path} is a binary file and no table. Give CSV, TSV, Parquet or Arrow.")
+    return TableError(f"{path} is a binary file, not a table. Give CSV, TSV, Parquet or Arrow.")
 
 
 def _cells(content: bytes, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -218,14 +218,14 @@ def _separator(content: bytes) -> str:
 class _Scan(NamedTuple):
     names: list[str]
     rows: int
-    #: Positions of blank lines among the rows, where they are no rows.
+    #: Positions of blank lines among the rows, where they are not rows.
     blank: list[int]
 
 
 def _scan(path: Path, content: bytes, separator: str) -> _Scan:
-    """The header and the number of rows; a line of another length than the header is refused by its number.
+    """The header and the number of rows; a line with more or fewer cells than the header is rejected by its number.
 
-    polars fills short lines up without a word, and a shifted row is worse than none.
+    polars silently pads short lines, and a shifted row is worse than none.
     """
     header: list[str] | None = None
     rows, blank, last = 0, list[int](), 0
@@ -239,7 +239,7 @@ def _scan(path: Path, content: bytes, separator: str) -> _Scan:
                 blank.append(rows)
             elif cells and len(cells) != len(header):
                 raise TableError(
-                    f"line {line} of {path} has {len(cells)} cells, but the header has {len(header)}. Mend that line; "
+                    f"line {line} of {path} has {len(cells)} cells, but the header has {len(header)}. Fix that line; "
                     f"a cell that holds {quoted(separator)} must be in quotes."
                 )
             rows += 1
@@ -255,7 +255,7 @@ def _scan(path: Path, content: bytes, separator: str) -> _Scan:
 
 def _parse(content: bytes, separator: str, rows: int) -> pl.DataFrame | None:
     """The table as polars reads it, or None if it sees other rows than are there."""
-    for sample in (10_000, None):  # types by the first rows are right nearly always, and found much sooner
+    for sample in (10_000, None):  # types by the first rows are nearly always right, and much faster
         try:
             frame = pl.read_csv(
                 content, separator=separator, null_values=list(values.MISSING), infer_schema_length=sample

@@ -33,7 +33,7 @@ FEATURES = ("number", "category", "boolean", "date", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class ColumnSchema:
     """One column of a table.
 
     Parameters
@@ -41,9 +41,9 @@ class Column:
     name
         As the file has it: any text.
     kind
-        What it is taken for; only those in `FEATURES` are given to a model.
+        How it is treated; only those in `FEATURES` are given to a model.
     missing
-        Share of the cells that are missing, or are no value of this kind.
+        Share of the cells that are missing, or not a value of this kind.
     distinct
         Number of different cells.
     pattern
@@ -76,12 +76,12 @@ class Schema:
     group, time
         Names of the columns that name groups and moments, if any.
     notes
-        What was inferred and how to overrule it, a sentence each.
+        What was inferred and how to override it, one sentence each.
     """
 
     task: TaskKind
     target: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSchema, ...]
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
     rows: int
@@ -91,7 +91,7 @@ class Schema:
     notes: tuple[str, ...]
 
     @property
-    def features(self) -> tuple[Column, ...]:
+    def features(self) -> tuple[ColumnSchema, ...]:
         """The columns a model gets to see."""
         return tuple(column for column in self.columns if column.kind in FEATURES)
 
@@ -101,7 +101,7 @@ class Schema:
         kinds = (*FEATURES, "target", "group", "time")
         return tuple(column.name for column in self.columns if column.kind in kinds)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnSchema:
         """The column of this name."""
         return next(column for column in self.columns if column.name == name)
 
@@ -123,7 +123,7 @@ class Schema:
 
 
 def class_indices(cells: pl.Series, classes: Sequence[str]) -> pl.Series:
-    """The position of each cell among the classes; null where it is missing or none of them."""
+    """The position of each cell among the classes; null where it is missing or not one of them."""
     return values.words(cells).replace_strict(
         list(classes), list(range(len(classes))), default=None, return_dtype=pl.UInt32
     )

@@ -1,4 +1,4 @@
-"""Rows dealt out to training, validation and test, and what the parts have in common that they should not."""
+"""Rows divided into training, validation and test, and rows that are in more than one part."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 import polars as pl
 
 from reweigh import _validate as validate
-from reweigh.bench import data
+from reweigh.bench import draws
+from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
 from reweigh.bench.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
-#: Amounts are dealt out as if each tenth of them were a class.
+#: Amounts are split as if each tenth of them were a class.
 _BINS = 10
-#: With more groups than this, or fewer rows a group, groups are taken for people or places and kept whole.
+#: With more groups than this, or fewer rows per group, groups are assumed to be people or places and kept whole.
 _FEW_GROUPS, _ROWS_A_GROUP = 50, 30
 
 
@@ -42,7 +43,7 @@ def split(
     test_rows: Array | range | None = None,
     whole_groups: bool | None = None,
 ) -> Split:
-    """The rows of a table dealt out by a seed.
+    """Split the rows of a table by a seed.
 
     Every class (for regression, every tenth of the target) has the same share in all parts. With a group column that
     names few large groups, every group of every class has; many small groups (patients, shops) are kept whole instead,
@@ -54,15 +55,15 @@ def split(
     frame
         Rows that have a target: `Schema.labelled`.
     schema
-        What `describe` says the table holds.
+        What the table holds, from `describe`.
     seed
-        Other seeds deal out other parts.
+        Other seeds give other parts.
     test, val
-        Shares of all rows. With `test_rows`, the others are dealt out in the proportion of training to `val`.
+        Shares of all rows. With `test_rows`, the others are split in the proportion of training to `val`.
     test_rows
-        Rows that are the test part whatever the seed: an official split, or a file of its own (`append`).
+        Rows that are the test part for every seed: an official split, or a separate file (`append`).
     whole_groups
-        Whether groups are kept whole, where their number should not decide.
+        Whether groups are kept whole; by default their number decides.
 
     Returns
     -------
@@ -129,7 +130,7 @@ def append(frame: pl.DataFrame, test: pl.DataFrame, schema: Schema | None = None
 
 
 def duplicates_across(train: pl.DataFrame, test: pl.DataFrame) -> int:
-    """How many rows of one table are also in another, cell by cell.
+    """How many rows of the second table are also in the first, cell by cell.
 
     Rows are compared by a 64-bit hash: among a million rows each, a chance agreement is a one in ten million event.
 
@@ -148,7 +149,7 @@ def duplicates_across(train: pl.DataFrame, test: pl.DataFrame) -> int:
 
 
 def _strata(frame: pl.DataFrame, schema: Schema) -> Array:
-    """A whole number for each row; rows of one number are dealt out alike."""
+    """A whole number for each row; rows with the same number are split alike."""
     labels = schema.labels(frame)
     if labels.null_count():
         raise TableError(
@@ -161,7 +162,7 @@ def _strata(frame: pl.DataFrame, schema: Schema) -> Array:
 
 
 class _Dealer:
-    """What decides where a row goes, worked out once for a table."""
+    """What decides which part a row goes to, computed once per table."""
 
     def __init__(self, frame: pl.DataFrame, schema: Schema, seed: int, whole_groups: bool | None) -> None:
         self.seed = seed
@@ -172,7 +173,7 @@ class _Dealer:
         self.whole = self.groups is not None and _keeps_whole(self.groups, whole_groups)
 
     def notes(self, rows: Array) -> tuple[str, ...]:
-        """What to say of how these rows, all that are dealt out, came into their parts."""
+        """Notes on how these rows, all that are split, came into their parts."""
         if self.moments is not None:
             absent = int(np.isneginf(self.moments[rows]).sum())
             return (f"{absent} rows have no {quoted(self.schema.time)} and count as the earliest.",) if absent else ()
@@ -185,47 +186,37 @@ class _Dealer:
 
     def hold_out(self, rows: Array, fraction: float, stream: str) -> tuple[Array, Array]:
         """Some rows in two parts, the second with about this share of them."""
-        if self.moments is not None:
-            return _latest(self.moments[rows], rows, fraction, str(self.schema.time))
-        rng = _rng(self.seed, stream)
-        strata = self.strata[rows]
-        if self.groups is not None:
-            groups = self.groups[rows]
-            if self.whole:
-                return _by_group(groups, rows, fraction, rng, str(self.schema.group))
-            strata = strata * (int(self.groups.max()) + 1) + groups
-        stay, held = data.split(strata, fraction, rng)
+        stay, held = self._indices(rows, fraction, Seeds(self.seed).numpy(f"table-{stream}"))
         return rows[stay], rows[held]
 
+    def _indices(self, rows: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        if self.moments is not None:
+            _demand_two(self.moments[rows], "--time", self.schema.time, "different moments to cut at")
+            return draws.timed_split(self.moments[rows], fraction)
+        if self.groups is None:
+            return draws.split(self.strata[rows], fraction, rng)
+        groups = self.groups[rows]
+        if self.whole:
+            _demand_two(groups, "--group", self.schema.group, "groups to keep some apart")
+            return draws.grouped_split(groups, fraction, rng)
+        return draws.split(self.strata[rows] * (int(self.groups.max()) + 1) + groups, fraction, rng)
 
-def _rng(seed: int, stream: str) -> np.random.Generator:
-    from reweigh.bench.seeds import Seeds  # brings torch, for which a listing or a description should not wait
 
-    return Seeds(seed).numpy(f"table-{stream}")
+def _demand_two(values: Array, option: str, name: str | None, what: str) -> None:
+    if len(np.unique(values)) < 2:
+        raise TableError(f"`{option}` names {quoted(name)}, which has too few {what}. Leave `{option}` out.")
 
 
 def _group_indices(frame: pl.DataFrame, group: str) -> Array:
-    """A whole number for each group; rows without one are a group of their own."""
+    """A whole number for each group; rows without a group form their own."""
     return values.words(frame.get_column(group)).rank("dense").fill_null(0).cast(pl.Int64).to_numpy()
 
 
-def _keeps_whole(groups: Array, asked: bool | None) -> bool:
-    if asked is not None:
-        return asked
+def _keeps_whole(groups: Array, given: bool | None) -> bool:
+    if given is not None:
+        return given
     number = len(np.unique(groups))
     return number > _FEW_GROUPS or len(groups) / number < _ROWS_A_GROUP
-
-
-def _by_group(groups: Array, rows: Array, fraction: float, rng: np.random.Generator, name: str) -> tuple[Array, Array]:
-    """Whole groups in random order until the share is reached; at least one stays and one is held out."""
-    present, sizes = np.unique(groups, return_counts=True)
-    if len(present) < 2:
-        raise TableError(f"`--group` names {quoted(name)}, which has too few groups to keep some apart. Leave it out.")
-    order = rng.permutation(len(present))
-    before = np.cumsum(sizes[order]) - sizes[order]
-    number = int(np.clip((before + sizes[order] / 2 < fraction * len(rows)).sum(), 1, len(present) - 1))
-    is_held = np.isin(groups, present[order[:number]])
-    return rows[~is_held], rows[is_held]
 
 
 def _moments(frame: pl.DataFrame, schema: Schema) -> Array:
@@ -234,19 +225,6 @@ def _moments(frame: pl.DataFrame, schema: Schema) -> Array:
     pattern = schema.column(schema.time).pattern
     read = values.seconds(cells, pattern) if values.is_text(cells) else values.numbers(cells)
     return read.fill_null(-np.inf).to_numpy()  # without a moment: with the earliest, never in the test part
-
-
-def _latest(moments: Array, rows: Array, fraction: float, name: str) -> tuple[Array, Array]:
-    """Cut at the moment that leaves a share nearest to the one asked for after it."""
-    distinct = np.unique(moments)
-    if len(distinct) < 2:
-        raise TableError(
-            f"`--time` names {quoted(name)}, which has too few different moments to cut at. Leave `--time` out."
-        )
-    after = np.array([1.0 - np.searchsorted(np.sort(moments), distinct[1:]) / len(moments)]).ravel()
-    cut = distinct[1:][np.argmin(np.abs(after - fraction))]
-    is_held = moments >= cut
-    return rows[~is_held], rows[is_held]
 
 
 def _joined(above: pl.Series, below: pl.Series) -> pl.Series:

@@ -1,4 +1,4 @@
-"""What is to be predicted, told by the cells of the target: a class or an amount, and which rows have none."""
+"""What is to be predicted, inferred from the cells of the target: a class or an amount, and which rows have none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from reweigh.bench.tables.errors import TableError, listed, quoted
 from reweigh.bench.tables.kinds import MOSTLY
 from reweigh.bench.tables.schema import TaskKind
 
-#: More whole numbers than this are amounts, fewer are classes.
+#: More different whole numbers than this are amounts, fewer are classes.
 _CLASSES = 20
-#: A target of words with more classes than this is no target.
+#: A target with more classes than this cannot be learnt.
 _MOST_CLASSES = 1000
-#: A class with fewer rows than this is hardly tested.
+#: A class with fewer rows than this is barely tested.
 _RARE = 10
 
 
@@ -52,7 +52,7 @@ class Target:
             return "regression"
         task: TaskKind = "multiclass" if distinct > 2 else "binary"
         numeric = cells.dtype.is_numeric() and distinct > 2
-        way = "`--task regression` makes it a number." if numeric else "`--task` overrules it."
+        way = "`--task regression` makes it a number." if numeric else "`--task` overrides it."
         notes.append(f"Task: {task}, because {name} has {distinct} different values; {way}")
         return task
 
@@ -61,8 +61,8 @@ class Target:
         if len(numbers) < 0.5 * (len(cells) - cells.null_count()):
             other = cells.drop_nulls().filter(values.numbers(cells.drop_nulls()).is_null())[0]
             raise TableError(
-                f"the target {quoted(self.name)} is no number in most rows (for example {quoted(other)}), so there is "
-                "no regression. Leave `--task` out, or choose another column."
+                f"the target {quoted(self.name)} is not a number in most rows (for example {quoted(other)}), so it "
+                "cannot be a regression. Leave `--task` out, or choose another column."
             )
         if numbers.n_unique() == 1:
             raise TableError(
@@ -126,6 +126,6 @@ def _note_balance(classes: Sequence[str], counts: Sequence[int], notes: list[str
     rare = [label for count, label in common if count < _RARE]
     if rare:
         notes.append(
-            f"{'Class' if len(rare) == 1 else 'Classes'} {listed(rare)} with fewer than {_RARE} rows: what is said of "
-            f"{'it' if len(rare) == 1 else 'them'} is little more than chance."
+            f"{'Class' if len(rare) == 1 else 'Classes'} {listed(rare)} with fewer than {_RARE} rows: the results for "
+            f"{'it' if len(rare) == 1 else 'them'} are little more than chance."
         )

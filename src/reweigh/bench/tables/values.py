@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-#: Cells that say "nothing here", beside the empty one.
+#: Cells that mean "missing", in addition to the empty one.
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "#N/A", "null", "NULL", "Null", "nan", "NaN", "NAN", "None")
 
 #: How truth values are written; a column of words is one of truth values if it has both words of a pair and no other.
@@ -47,7 +47,7 @@ _TICKS = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def table(columns: Iterable[pl.Series]) -> pl.DataFrame:
-    """Columns side by side under their own names, of which one may be empty; polars would make one up for that."""
+    """Columns side by side under their own names; one name may be empty, for which polars would make one up."""
     return pl.DataFrame({column.name: column for column in columns})
 
 
@@ -57,7 +57,7 @@ def is_text(series: pl.Series) -> bool:
 
 
 def is_unusable(series: pl.Series) -> bool:
-    """Whether the cells are lists, records, bytes or Python objects, of which no model can make anything."""
+    """Whether the cells are lists, records, bytes or Python objects, which no model can use."""
     return series.dtype.is_nested() or isinstance(series.dtype, (pl.Binary, pl.Object))
 
 
@@ -84,7 +84,7 @@ def clean(series: pl.Series) -> pl.Series:
 
 
 def numbers(series: pl.Series) -> pl.Series:
-    """The cells as Float64; what is no finite number is null."""
+    """The cells as Float64; what is not a finite number is null."""
     if series.dtype == pl.String:
         series = series.str.strip_chars()
     elif series.dtype.is_temporal():
@@ -116,7 +116,7 @@ def words(series: pl.Series) -> pl.Series:
 
 
 def truths(series: pl.Series) -> pl.Series:
-    """The cells as truth values; what is none is null."""
+    """The cells as truth values; anything else is null."""
     if series.dtype == pl.Boolean:
         return series
     if series.dtype.is_numeric():

@@ -1,7 +1,7 @@
 """Re-weighting for gradient boosting: XGBoost, LightGBM and CatBoost.
 
 Gradients and hessians are multiplied by the weight of the row's own loss. The estimators (`RGDXGBClassifier` …) are the
-libraries' own with two more parameters, `tau` and `reweigh`; the functions are objectives for the libraries' training
+libraries' own, with `tau` and `objective` for what re-weights; the functions are objectives for the libraries' training
 calls, with what they need beside them: the initial score, the plain metric, probabilities.
 """
 
@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from reweigh.integrations._missing import missing
+from reweigh.integrations.boosting._rows import RowObjective as RowObjective
+from reweigh.integrations.boosting._rows import variance_of as variance_of
 
 if TYPE_CHECKING:
     from reweigh.integrations.boosting._catboost import RGDCatBoostClassifier, RGDCatBoostRegressor, catboost
@@ -46,6 +48,10 @@ _LIBRARY = {
     "lightgbm": ("RGDLGBMClassifier", "RGDLGBMRegressor", "lightgbm", "lightgbm_metric", "init_score", "standalone"),
     "catboost": ("RGDCatBoostClassifier", "RGDCatBoostRegressor", "catboost"),
 }
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,13 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._objective import ObjectiveLike
-from reweigh.integrations.boosting._rows import RowObjective, Task, row_objective, start, variance_of
+from reweigh.integrations.boosting._rows import RowObjective, Task, refuse_old_name, row_objective, start, variance_of
 
 __all__ = ["RGDCatBoostClassifier", "RGDCatBoostRegressor", "catboost"]
 
 METRIC = {"binary": "Logloss", "multiclass": "MultiClass", "regression": "RMSE"}
+#: Where a model keeps what re-weights it: CatBoost takes `objective` for another name of its loss.
+OWN = "reweigh"
 #: From so many features on the built-in log loss takes ten Newton steps in each leaf, instead of one.
 MANY_FEATURES = 20
 
@@ -30,7 +32,7 @@ class CatBoostObjective:
 
 
 class RangeObjective(CatBoostObjective):
-    """One margin a row: binary and regression."""
+    """One margin per row: binary and regression."""
 
     def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> Any:
         """An array of shape (rows, 2)."""
@@ -41,7 +43,7 @@ class RangeObjective(CatBoostObjective):
 
 
 class MultiObjective(CatBoostObjective):
-    """A margin a class; CatBoost asks for one row at a time, with the full matrix of second derivatives."""
+    """One margin per class; CatBoost asks for one row at a time, with the full matrix of second derivatives."""
 
     def calc_ders_multi(self, approxes: Any, target: Any, weight: Any) -> tuple[Any, Any]:
         """A vector and a matrix for one row."""
@@ -74,7 +76,7 @@ def catboost(
         A method's text, a separable objective or a weight function.
     variance
         For regression, and required there: the variance of the training target. CatBoost shows an objective blocks of
-        rows, which have a variance each.
+        rows, each with a variance of its own.
 
     Returns
     -------
@@ -92,14 +94,14 @@ def catboost(
 
     Notes
     -----
-    For many classes CatBoost calls Python once a row and round; expect it to be slow. References: Kumar et al., TMLR
+    For many classes CatBoost calls Python once per row and round; expect it to be slow. References: Kumar et al., TMLR
     2024.
     """
     rows = row_objective(task, objective, tau, variance)
     if task == "regression" and variance is None:
         raise ValueError(
             "`variance` is required for CatBoost regression, got None: an objective sees blocks of rows there, which "
-            "have a variance each. Pass that of the training target, variance=y.var()."
+            "have a variance of their own. Pass that of the training target, variance=y.var()."
         )
     return MultiObjective(rows) if task == "multiclass" else RangeObjective(rows)
 
@@ -111,7 +113,7 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
     ----------
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
-    reweigh
+    objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
     **kwargs
         Those of `catboost.CatBoostClassifier`, but for `loss_function`.
@@ -131,9 +133,10 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
     which needs the value of the objective. References: Kumar et al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
-        self._init_params.update(tau=tau, reweigh=reweigh)
+        self._init_params.update({"tau": tau, OWN: objective})
 
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `catboost.CatBoostClassifier.fit` does, with its keywords."""
@@ -147,7 +150,7 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
             options["bootstrap_type"] = "Bayesian"
         elif np.shape(X)[1] >= MANY_FEATURES:
             options["leaf_estimation_iterations"] = 10
-        rows = row_objective(task, self._init_params["reweigh"], self._init_params["tau"])
+        rows = row_objective(task, self._init_params[OWN], self._init_params["tau"])
         objective = MultiObjective(rows) if task == "multiclass" else RangeObjective(rows)
         options |= {"loss_function": objective, "eval_metric": METRIC[task]}
         return _fit(self, super().fit, options, {"X": X, "y": y, "sample_weight": sample_weight, **kwargs})
@@ -155,6 +158,10 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
     def get_params(self, deep: bool = True, **_unused_kwargs: Any) -> dict[str, Any]:
         """Parameters as given."""
         return _params(self, super().get_params())
+
+    def set_params(self, **params: Any) -> Any:
+        """Change parameters."""
+        return super().set_params(**_renamed(params))
 
 
 class RGDCatBoostRegressor(host.CatBoostRegressor):
@@ -164,7 +171,7 @@ class RGDCatBoostRegressor(host.CatBoostRegressor):
     ----------
     tau
         The clip level, in units of the squared error over the variance; `None` keeps the objective's own.
-    reweigh
+    objective
         What re-weights: a method's text, a separable objective or a weight function.
     **kwargs
         Those of `catboost.CatBoostRegressor`, but for `loss_function`.
@@ -183,15 +190,16 @@ class RGDCatBoostRegressor(host.CatBoostRegressor):
     own objectives only: it is 0.03 here unless given. References: Kumar et al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
-        self._init_params.update(tau=tau, reweigh=reweigh)
+        self._init_params.update({"tau": tau, OWN: objective})
 
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None, eval_set: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `catboost.CatBoostRegressor.fit` does, with its keywords."""
         _need_target(X, y)
         rows = row_objective(
-            "regression", self._init_params["reweigh"], self._init_params["tau"], variance_of(y, sample_weight)
+            "regression", self._init_params[OWN], self._init_params["tau"], variance_of(y, sample_weight)
         )
         mean = float(start(y, "regression", sample_weight))
         options = {"loss_function": RangeObjective(rows), "eval_metric": METRIC["regression"]}
@@ -209,16 +217,20 @@ class RGDCatBoostRegressor(host.CatBoostRegressor):
         """Parameters as given."""
         return _params(self, super().get_params())
 
+    def set_params(self, **params: Any) -> Any:
+        """Change parameters."""
+        return super().set_params(**_renamed(params))
+
 
 def _fit(model: Any, fit: Any, options: dict[str, Any], given: dict[str, Any]) -> Any:
     """The host's own fit, while the model's parameters are those for a custom objective."""
     own = model._init_params
     if own.get("loss_function") not in (None, *METRIC.values()):
         raise ValueError(
-            f"`loss_function` cannot be set here, got {own['loss_function']!r}: re-weighting takes its place. Say what "
-            "re-weights with `reweigh`."
+            f"`loss_function` cannot be set here, got {own['loss_function']!r}: re-weighting takes its place. What "
+            "re-weights is the `objective`."
         )
-    kept = {name: value for name, value in own.items() if name not in ("tau", "reweigh", "loss_function")}
+    kept = {name: value for name, value in own.items() if name not in ("tau", OWN, "loss_function")}
     _swap(model, {**options, **kept})
     try:
         with warnings.catch_warnings():  # compiling our objective with numba would gain nothing: it is vectorised
@@ -236,7 +248,12 @@ def _swap(model: Any, params: dict[str, Any]) -> None:
 
 def _params(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     # CatBoost hands out copies, and scikit-learn's clone wants the very value.
-    return {**params, "reweigh": model._init_params["reweigh"], "tau": model._init_params["tau"]}
+    params = {name: value for name, value in params.items() if name != OWN}
+    return {**params, "objective": model._init_params[OWN], "tau": model._init_params["tau"]}
+
+
+def _renamed(params: dict[str, Any]) -> dict[str, Any]:
+    return {OWN if name == "objective" else name: value for name, value in params.items()}
 
 
 def _from_mean(rows: Any, mean: float, cat_features: Any) -> Any:

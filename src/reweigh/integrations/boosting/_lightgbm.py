@@ -16,6 +16,7 @@ from reweigh.integrations.boosting._rows import (
     Task,
     binary,
     multiclass,
+    refuse_old_name,
     row_objective,
     start,
     variance_of,
@@ -24,6 +25,11 @@ from reweigh.integrations.boosting._rows import (
 __all__ = ["RGDLGBMClassifier", "RGDLGBMRegressor", "init_score", "lightgbm", "lightgbm_metric", "standalone"]
 
 METRIC = {"binary": "binary_logloss", "multiclass": "multi_logloss", "regression": "l2"}
+#: Names that LightGBM has for its own losses.
+LOSSES = (
+    *("regression", "l1", "l2", "huber", "fair", "poisson", "quantile", "mape", "gamma", "tweedie"),
+    *("binary", "multiclass", "softmax", "multiclassova", "cross_entropy", "cross_entropy_lambda"),
+)
 #: Built-in metrics that mean the same of margins as of probabilities.
 BY_RANK = {
     "binary": ("auc", "average_precision", "none", "None"),
@@ -222,10 +228,10 @@ class RGDLGBMClassifier(host.LGBMClassifier):
     ----------
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
-    reweigh
+    objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
     **kwargs
-        Those of `lightgbm.LGBMClassifier`, but for `objective`, `is_unbalance` and `scale_pos_weight`.
+        Those of `lightgbm.LGBMClassifier`, but for `is_unbalance` and `scale_pos_weight`.
 
     Examples
     --------
@@ -241,10 +247,11 @@ class RGDLGBMClassifier(host.LGBMClassifier):
     al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
         self.tau = tau
-        self.reweigh = reweigh
+        self.objective = objective
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `lightgbm.LGBMClassifier.fit` does, with its keywords."""
@@ -268,10 +275,10 @@ class RGDLGBMRegressor(host.LGBMRegressor):
     ----------
     tau
         The clip level, in units of the squared error over the variance; `None` keeps the objective's own.
-    reweigh
+    objective
         What re-weights: a method's text, a separable objective or a weight function.
     **kwargs
-        Those of `lightgbm.LGBMRegressor`, but for `objective`.
+        Those of `lightgbm.LGBMRegressor`.
 
     Examples
     --------
@@ -285,10 +292,11 @@ class RGDLGBMRegressor(host.LGBMRegressor):
     Evaluation and early stopping use LightGBM's plain metrics. References: Kumar et al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
         self.tau = tau
-        self.reweigh = reweigh
+        self.objective = objective
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `lightgbm.LGBMRegressor.fit` does, with its keywords."""
@@ -303,7 +311,7 @@ def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[s
     _refuse(model, kwargs)
     y, weight = coded
     variance = variance_of(y, weight) if task == "regression" else None
-    rows = row_objective(task, model.reweigh, model.tau, variance)
+    rows = row_objective(task, model.objective or "rgd", model.tau, variance)
     sizes = [np.shape(X)[0] for X, _ in _eval_sets(kwargs)]
     kwargs["init_score"] = init_score(y, task, weight)
     if sizes:
@@ -311,12 +319,12 @@ def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[s
     if task != "regression":
         kwargs["eval_metric"] = _metrics(kwargs.get("eval_metric"), task)
     X, y, sample_weight = data
-    named = model.objective
+    given = model.objective
     model.objective = model._objective = LightGBMObjective(rows).of  # the host looks at one, then at the other
     try:
         fit(X, y, sample_weight=sample_weight, **kwargs)
     finally:
-        model.objective = model._objective = named
+        model.objective, model._objective = given, None
     model._Booster = standalone(model._Booster, kwargs["init_score"], task)
     model._objective = task  # so that predict_proba takes the model for what it now is
     return model
@@ -352,8 +360,7 @@ def _metrics(given: Any, task: Task) -> list[Any]:
 
 
 def _native(model: Any, params: dict[str, Any], stage: str) -> dict[str, Any]:
-    for name in ("tau", "reweigh"):
-        params.pop(name, None)
+    params.pop("tau", None)
     if stage == "fit" and isinstance(model, host.LGBMClassifier):
         params["metric"] = "None"  # the default one would take raw scores for probabilities; ours is in `eval_metric`
     return params
@@ -362,8 +369,12 @@ def _native(model: Any, params: dict[str, Any], stage: str) -> dict[str, Any]:
 def _refuse(model: Any, kwargs: dict[str, Any]) -> None:
     """Parameters that a custom objective makes void must not be ignored in silence."""
     params = model.get_params()
+    if isinstance(params["objective"], str) and params["objective"].split(":")[0] in LOSSES:
+        raise ValueError(
+            f"`objective` is what re-weights here, got {params['objective']!r}, a loss of LightGBM. The loss is the "
+            "log loss, or the squared error, whichever fits the target; leave it out."
+        )
     void = {
-        "objective": "re-weighting takes its place: say what re-weights with `reweigh`",
         "is_unbalance": "it has no effect on a custom objective: use class_weight='balanced'",
         "scale_pos_weight": "it has no effect on a custom objective: use class_weight or sample_weight",
         "linear_tree": "its leaves cannot hold the initial score",

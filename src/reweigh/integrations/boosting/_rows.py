@@ -175,6 +175,12 @@ def variance_of(y: Array, sample_weight: Array | None) -> float:
     return float(np.average((y - np.average(y, weights=sample_weight)) ** 2, weights=sample_weight)) or 1.0
 
 
+def refuse_old_name(kwargs: dict[str, Any]) -> None:
+    """The hosts take any keyword, and would keep this one without using it."""
+    if "reweigh" in kwargs:
+        raise TypeError(f"`reweigh` is called `objective`, as everywhere: objective={kwargs['reweigh']!r}.")
+
+
 def _some(y: Array) -> str:
     values = np.unique(np.asarray(y))
     text = ", ".join(f"{value:g}" for value in values[:4])

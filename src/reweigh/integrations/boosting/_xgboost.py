@@ -10,7 +10,15 @@ import xgboost as host
 from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._objective import ObjectiveLike
-from reweigh.integrations.boosting._rows import RowObjective, Task, row_objective, shares, start, variance_of
+from reweigh.integrations.boosting._rows import (
+    RowObjective,
+    Task,
+    refuse_old_name,
+    row_objective,
+    shares,
+    start,
+    variance_of,
+)
 
 __all__ = ["RGDXGBClassifier", "RGDXGBRegressor", "xgboost", "xgboost_params"]
 
@@ -19,7 +27,7 @@ NATIVE: dict[str, str] = {
     "multiclass": "multi:softprob",
     "regression": "reg:squarederror",
 }
-#: XGBoost has an intercept a class from this version on; before it multi-class starts from equal shares.
+#: XGBoost has one intercept per class from this version on; before it multi-class starts from equal shares.
 VECTOR_INTERCEPT = (3, 1)
 
 
@@ -130,10 +138,10 @@ class RGDXGBClassifier(host.XGBClassifier):
     ----------
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
-    reweigh
+    objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
     **kwargs
-        Those of `xgboost.XGBClassifier`, but for `objective` and `scale_pos_weight`.
+        Those of `xgboost.XGBClassifier`, but for `scale_pos_weight`.
 
     Examples
     --------
@@ -148,10 +156,11 @@ class RGDXGBClassifier(host.XGBClassifier):
     Early stopping and evaluation use XGBoost's plain metrics. References: Kumar et al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
         self.tau = tau
-        self.reweigh = reweigh
+        self.objective = objective
 
     def fit(self, X: Any, y: Any, *, sample_weight: Any = None, **kwargs: Any) -> Any:
         """Fit as `xgboost.XGBClassifier.fit` does, with its keywords."""
@@ -159,7 +168,7 @@ class RGDXGBClassifier(host.XGBClassifier):
         classes = np.unique(np.asarray(y))
         if np.ndim(y) != 1 or not np.array_equal(classes, np.arange(len(classes))):
             raise ValueError(
-                f"`y` must hold classes from 0 to K - 1, one a row, got {classes[:4].tolist()}. Encode it with "
+                f"`y` must hold classes from 0 to K - 1, one per row, got {classes[:4].tolist()}. Encode it with "
                 "sklearn.preprocessing.LabelEncoder, as for XGBClassifier."
             )
         task: Task = "multiclass" if len(classes) > 2 else "binary"
@@ -177,10 +186,10 @@ class RGDXGBRegressor(host.XGBRegressor):
     ----------
     tau
         The clip level, in units of the squared error over the variance; `None` keeps the objective's own.
-    reweigh
+    objective
         What re-weights: a method's text, a separable objective or a weight function.
     **kwargs
-        Those of `xgboost.XGBRegressor`, but for `objective`.
+        Those of `xgboost.XGBRegressor`.
 
     Examples
     --------
@@ -194,10 +203,11 @@ class RGDXGBRegressor(host.XGBRegressor):
     Early stopping and evaluation use XGBoost's plain metrics. References: Kumar et al., TMLR 2024.
     """
 
-    def __init__(self, *, tau: float | None = None, reweigh: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+    def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
+        refuse_old_name(kwargs)
         super().__init__(**kwargs)
         self.tau = tau
-        self.reweigh = reweigh
+        self.objective = objective
 
     def fit(self, X: Any, y: Any, *, sample_weight: Any = None, **kwargs: Any) -> Any:
         """Fit as `xgboost.XGBRegressor.fit` does, with its keywords."""
@@ -212,7 +222,7 @@ def _fit(model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, k
     """The host's own fit, while the model holds our objective and its initial score."""
     _refuse(model)
     rows = row_objective(
-        task, model.reweigh, model.tau, None if task != "regression" else variance_of(y, sample_weight)
+        task, _objective_of(model), model.tau, None if task != "regression" else variance_of(y, sample_weight)
     )
     named = model.objective
     # A model that is trained further keeps its own initial score.
@@ -227,7 +237,7 @@ def _fit(model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, k
 
 
 def _native(model: Any, params: dict[str, Any]) -> dict[str, Any]:
-    for name in ("tau", "reweigh"):
+    for name in ("tau", "objective"):  # the host knows the loss by the task, and sets it itself
         params.pop(name, None)
     base_score = getattr(model, "_start", {}).get("base_score")
     if base_score is not None and params.get("base_score") is None:
@@ -235,13 +245,21 @@ def _native(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
+def _objective_of(model: Any) -> Any:
+    """What re-weights. The host writes the name of its own loss there when it loads a model: that names no other."""
+    given = model.objective
+    if given is None or (isinstance(given, str) and given in NATIVE.values()):
+        return "rgd"
+    if isinstance(given, str) and given.split(":")[0] in ("binary", "multi", "reg", "count", "rank", "survival"):
+        raise ValueError(
+            f"`objective` is what re-weights here, got {given!r}, a loss of XGBoost. The loss is the log loss, or the "
+            "squared error, whichever fits the target; leave it out."
+        )
+    return given
+
+
 def _refuse(model: Any) -> None:
     """Parameters that a custom objective makes void must not be ignored in silence."""
-    if model.objective not in (None, *NATIVE.values()):
-        raise ValueError(
-            f"`objective` cannot be set here, got {model.objective!r}: re-weighting takes its place. Say what "
-            "re-weights with `reweigh`."
-        )
     if model.scale_pos_weight not in (None, 1):
         raise ValueError(
             f"`scale_pos_weight` has no effect on a custom objective, got {model.scale_pos_weight!r}. Give "

@@ -26,8 +26,12 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for, so that re-weighting a logistic regression does not import torch.
+    # Loaded when first used, so that re-weighting a logistic regression does not import torch.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if importlib.util.find_spec("sklearn") is None:

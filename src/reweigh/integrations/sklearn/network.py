@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from reweigh import _validate as validate
 from reweigh.integrations._objective import ObjectiveLike, as_method
@@ -40,27 +41,27 @@ class _Network(BaseEstimator):
         *,
         tau: float | None = None,
         objective: ObjectiveLike = "rgd",
-        hidden: tuple[int, ...] = (64, 64),
-        lr: float = 1e-3,
-        epochs: int = 100,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        learning_rate_init: float = 1e-3,
+        max_iter: int = 100,
         batch_size: int = 64,
         weight_decay: float = 0.0,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        patience: int = 10,
+        n_iter_no_change: int = 10,
         random_state: Any = None,
         device: str | None = None,
     ) -> None:
         self.tau = tau
         self.objective = objective
-        self.hidden = hidden
-        self.lr = lr
-        self.epochs = epochs
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
         self.batch_size = batch_size
         self.weight_decay = weight_decay
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.patience = patience
+        self.n_iter_no_change = n_iter_no_change
         self.random_state = random_state
         self.device = device
 
@@ -70,49 +71,80 @@ class _Network(BaseEstimator):
         """Train on rows, float32 or integer targets and the user's weights, all NumPy."""
         self._check_settings()
         random = check_random_state(self.random_state)
-        device = torch.device(self.device or "cpu")
-        order = torch.Generator().manual_seed(int(random.randint(np.iinfo(np.int32).max)))
-        model = _network(X.shape[1], self.hidden, outputs, order, head)
+        training = self._start(X.shape[1], outputs, criterion, head, random)
         rows = np.arange(len(X)) if own is None else np.flatnonzero(own > 0)
         rows, held = self._split(rows, strata, random)
         own = np.ones(len(X)) if own is None else own
-        own = own / own[rows].mean()  # a scale of the user's weights is no learning rate
+        own = own / own[rows].mean()  # a scale of the user's weights is not a learning rate
         data = tuple(torch.as_tensor(part) for part in (X, target, own.astype(np.float32)))
-        training = tuple(part[rows].to(device) for part in data)
-        model, criterion = model.to(device), criterion.to(device)
+        kept = tuple(part[rows].to(training.device) for part in data)
         losses: list[Tensor] = []
         best: tuple[float, int, dict[str, Tensor]] | None = None
         self.validation_losses_: list[float] = []
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        for epoch in range(1, self.epochs + 1):
-            criterion.criterion.progress = (epoch - 1) / self.epochs
-            losses.append(_epoch(model, criterion, optimizer, _batches(training, self.batch_size, order)))
+        for epoch in range(1, self.max_iter + 1):
+            training.criterion.progress = (epoch - 1) / self.max_iter
+            losses.append(training.epoch(kept, self.batch_size))
             if held is None:
                 continue
             # Scored with the class weights that training ends with, or epochs before and after they start, when a loss
             # defers them, could not be compared.
-            criterion.criterion.progress = 1.0
-            score = _plain_loss(model, criterion, tuple(part[held].to(device) for part in data))
+            training.criterion.progress = 1.0
+            score = training.plain_loss(tuple(part[held].to(training.device) for part in data))
             self.validation_losses_.append(score)
             if best is None or score < best[0]:
-                best = score, epoch, {name: value.clone() for name, value in model.state_dict().items()}
-            elif epoch - best[1] >= self.patience:
+                best = score, epoch, {name: value.clone() for name, value in training.model.state_dict().items()}
+            elif epoch - best[1] >= self.n_iter_no_change:
                 break
         if best is not None:
-            model.load_state_dict(best[2])
-        # Kept on the host: it pickles, and it loads where there is no such device. In double precision, so that a
-        # row's prediction does not depend on which rows come with it.
-        self.model_ = model.cpu().double().eval()
+            training.model.load_state_dict(best[2])
+        self._keep(training)
+        self._training: _Training | None = training
         self.n_iter_ = len(losses)
         self.best_epoch_ = len(losses) if best is None else best[1]
         self.losses_ = torch.stack(losses).tolist()
 
+    def _fit_further(
+        self, X: Any, target: Any, outputs: int, own: Any, criterion: Reweighted | None, head: str = "linear"
+    ) -> None:
+        """One pass over some rows; a criterion is given for the first of them."""
+        self._check_settings()
+        if criterion is not None:
+            self._training = self._start(X.shape[1], outputs, criterion, head, check_random_state(self.random_state))
+            self.n_iter_, self.losses_ = 0, []
+            self.validation_losses_ = []
+        training = self._training
+        assert training is not None
+        own = np.ones(len(X)) if own is None else own
+        data = (torch.as_tensor(part).to(training.device) for part in (X, target, own.astype(np.float32)))
+        training.criterion.progress = min(self.n_iter_ / self.max_iter, 1.0)
+        self.losses_.append(float(training.epoch(tuple(data), self.batch_size)))
+        self.n_iter_ += 1
+        self.best_epoch_ = self.n_iter_
+        self._keep(training)
+
+    def _start(self, inputs: int, outputs: int, criterion: Reweighted, head: str, random: Any) -> _Training:
+        """A fresh network and its optimiser, on the device."""
+        seed = int(random.randint(np.iinfo(np.int32).max))
+        order = torch.Generator().manual_seed(seed)
+        sizes = self.hidden_layer_sizes
+        model = _network(inputs, (sizes,) if isinstance(sizes, int) else tuple(sizes), outputs, order, head)
+        device = torch.device(self.device or "cpu")
+        model, criterion = model.to(device), criterion.to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate_init, weight_decay=self.weight_decay)
+        return _Training(model, criterion, optimizer, order.get_state())
+
+    def _keep(self, training: _Training) -> None:
+        # Kept on the host: it pickles, and it loads where there is no such device. In double precision, so that a
+        # row's prediction does not depend on which rows come with it.
+        self.model_ = copy.deepcopy(training.model).cpu().double().eval()
+
     def _check_settings(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("max_iter", "batch_size", "n_iter_no_change"):
             validate.whole(name, getattr(self, name), 1)
-        for size in self.hidden:
-            validate.whole("hidden", size, 1, "It is a tuple of layer widths, such as (64, 64).")
-        validate.positive("lr", self.lr)
+        sizes = self.hidden_layer_sizes
+        for size in (sizes,) if isinstance(sizes, int) else sizes:
+            validate.whole("hidden_layer_sizes", size, 1, "It is a tuple of layer widths, such as (64, 64).")
+        validate.positive("learning_rate_init", self.learning_rate_init)
         validate.non_negative("weight_decay", self.weight_decay)
         validate.fraction("validation_fraction", self.validation_fraction, one=False)
 
@@ -133,14 +165,14 @@ class _Network(BaseEstimator):
         return kept, held
 
     def _method(self) -> Method:
-        named = as_method(self.objective, self.tau)
-        others = [slot for slot, _ in named.parts() if slot not in ("loss", "objective")]
+        chosen = as_method(self.objective, tau=self.tau)
+        others = [slot for slot, _ in chosen.parts() if slot not in ("loss", "objective")]
         if others:
             raise ValueError(
-                f"`objective` may name a loss and an objective, got {str(named)!r} with a {others[0]}. Leave that part "
-                "out, or train with reweigh.torch, which has all of them."
+                f"`objective` may name a loss and an objective, got {str(chosen)!r} with a {others[0]}. Leave that "
+                "part out, or train with reweigh.torch, which has all of them."
             )
-        return named
+        return chosen
 
     def _outputs(self, X: Any) -> Any:
         """Raw outputs of the network, in double precision."""
@@ -168,19 +200,20 @@ class RGDClassifier(ClassifierMixin, _Network):
     ----------
     tau
         The clip level, in units of the cross entropy; `None` keeps the objective's own, which is 1 for RGD.
+        Objectives without one leave it unused, so that a grid over `tau` and `objective` has no holes.
     objective
         A method's text with an objective and, if wanted, a loss (`"rgd:divergence=revkl"`, `"focal+rgd:tau=3"`), an
         objective, or a weight function. A loss that needs cosines, such as `ldam`, gets a last layer of them.
-    hidden
+    hidden_layer_sizes
         Width of each hidden layer.
-    lr, epochs, batch_size, weight_decay
-        Training by AdamW.
+    learning_rate_init, max_iter, batch_size, weight_decay
+        Training by AdamW for `max_iter` epochs.
     class_weight
         `None`, `"balanced"` or a dict from label to weight; multiplies *after* re-weighting.
     early_stopping
         Whether to hold `validation_fraction` of the rows out, stop when their *plain* loss has not fallen for
-        `patience` epochs, and go back to the best epoch.
-    validation_fraction, patience
+        `n_iter_no_change` epochs, and go back to the best epoch.
+    validation_fraction, n_iter_no_change
         See `early_stopping`.
     random_state
         Seeds the initial parameters, the order of rows and the validation part; the global state is not touched.
@@ -202,7 +235,7 @@ class RGDClassifier(ClassifierMixin, _Network):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = RGDClassifier(tau=1.0, epochs=60, random_state=0).fit(X, y)
+    >>> model = RGDClassifier(tau=1.0, max_iter=60, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9), model.predict_proba(X).shape
     (True, (150, 3))
 
@@ -218,29 +251,29 @@ class RGDClassifier(ClassifierMixin, _Network):
         *,
         tau: float | None = None,
         objective: ObjectiveLike = "rgd",
-        hidden: tuple[int, ...] = (64, 64),
-        lr: float = 1e-3,
-        epochs: int = 100,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        learning_rate_init: float = 1e-3,
+        max_iter: int = 100,
         batch_size: int = 64,
         weight_decay: float = 0.0,
         class_weight: Any = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
-        patience: int = 10,
+        n_iter_no_change: int = 10,
         random_state: Any = None,
         device: str | None = None,
     ) -> None:
         super().__init__(
             tau=tau,
             objective=objective,
-            hidden=hidden,
-            lr=lr,
-            epochs=epochs,
+            hidden_layer_sizes=hidden_layer_sizes,
+            learning_rate_init=learning_rate_init,
+            max_iter=max_iter,
             batch_size=batch_size,
             weight_decay=weight_decay,
             early_stopping=early_stopping,
             validation_fraction=validation_fraction,
-            patience=patience,
+            n_iter_no_change=n_iter_no_change,
             random_state=random_state,
             device=device,
         )
@@ -266,18 +299,68 @@ class RGDClassifier(ClassifierMixin, _Network):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"`y` must have at least two classes, got one class, {self.classes_[0]!r}.")
-        own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
-        if self.class_weight is not None:
-            of_class = compute_sample_weight(self.class_weight, y)
-            own = of_class if own is None else own * of_class
-        counts = np.bincount(codes).tolist()
-        built = self._method().build(Context(n=len(rows), class_counts=counts))
-        criterion = Reweighted(built.loss, built.objective)
-        head = getattr(built.loss, "head", "linear")
-        # Cosines are no logits yet: such a loss multiplies them, and so must who asks for probabilities.
-        self._logits_per_output = float(getattr(built.loss, "scale", 1.0)) if head == "cosine" else 1.0
+        own = self._weights(rows, y, sample_weight)
+        criterion, head = self._criterion(codes)
         self._fit(rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion, head)
         return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RGDClassifier:
+        """Train the network by one pass over some rows, from where it is.
+
+        Parameters
+        ----------
+        X, y
+            Rows of numbers and their labels.
+        classes
+            All labels that will ever come; required at the first call, and ignored after it.
+        sample_weight
+            The user's own weights, as they are: there is no whole over which to scale them.
+
+        Returns
+        -------
+        RGDClassifier
+            The estimator itself; a call of `fit` starts anew. Losses that need class counts take those of the first
+            call.
+        """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows, got it with partial_fit. Compute the weights of the classes "
+                "with sklearn.utils.class_weight.compute_class_weight, and pass them as a dict."
+            )
+        first = getattr(self, "_training", None) is None
+        if first and classes is None:
+            raise ValueError("`classes` must be given at the first call of partial_fit, got None. Pass all labels.")
+        rows, y = validate_data(self, X, y, dtype=np.float32, reset=first)
+        check_classification_targets(y)
+        if first:
+            self.classes_ = np.unique(np.asarray(classes))
+        if unknown := set(np.unique(y).tolist()) - set(self.classes_.tolist()):
+            raise ValueError(
+                f"`y` holds {min(unknown, key=str)!r}, which is not one of the classes of the first call. Pass all "
+                "labels as `classes` there."
+            )
+        codes = np.searchsorted(self.classes_, y)
+        criterion, head = self._criterion(codes) if first else (None, "linear")
+        own = self._weights(rows, y, sample_weight)
+        self._fit_further(rows, codes.astype(np.int64), len(self.classes_), own, criterion, head)
+        return self
+
+    def _weights(self, rows: Any, y: Any, sample_weight: Any) -> Any:
+        """The user's own weights, those of classes included."""
+        own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        if self.class_weight is None:
+            return own
+        of_class = compute_sample_weight(self.class_weight, y)
+        return of_class if own is None else own * of_class
+
+    def _criterion(self, codes: Any) -> tuple[Reweighted, str]:
+        """The re-weighted criterion, and the kind of last layer that it needs."""
+        counts = np.bincount(codes, minlength=len(self.classes_)).tolist()
+        built = self._method().build(Context(n=len(codes), class_counts=counts))
+        head = getattr(built.loss, "head", "linear")
+        # Cosines are not logits yet: such a loss multiplies them, and so must whoever wants probabilities.
+        self._logits_per_output = float(getattr(built.loss, "scale", 1.0)) if head == "cosine" else 1.0
+        return Reweighted(built.loss, built.objective), head
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class, of shape (n, classes)."""
@@ -309,9 +392,9 @@ class RGDRegressor(RegressorMixin, _Network):
     ----------
     tau
         The clip level, in units of the squared error of the standardised target; `None` keeps the objective's own.
-    objective, hidden, lr, epochs, batch_size, weight_decay
+    objective, hidden_layer_sizes, learning_rate_init, max_iter, batch_size, weight_decay
         As in :class:`RGDClassifier`; the loss is always the squared error.
-    early_stopping, validation_fraction, patience, random_state, device
+    early_stopping, validation_fraction, n_iter_no_change, random_state, device
         As in :class:`RGDClassifier`.
 
     Attributes
@@ -323,7 +406,7 @@ class RGDRegressor(RegressorMixin, _Network):
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True, scaled=True)
-    >>> model = RGDRegressor(tau=1.0, epochs=60, random_state=0).fit(X * 20, y)
+    >>> model = RGDRegressor(tau=1.0, max_iter=60, random_state=0).fit(X * 20, y)
     >>> bool(model.score(X * 20, y) > 0.4)
     True
 
@@ -349,6 +432,34 @@ class RGDRegressor(RegressorMixin, _Network):
         """
         rows, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True)
         own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        criterion = self._begin(y, own)
+        self._fit(rows, self._standardised(y), 1, own, None, criterion)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> RGDRegressor:
+        """Train the network by one pass over some rows, from where it is.
+
+        Parameters
+        ----------
+        X, y
+            Rows of numbers and a number for each. The first call decides mean and scale of the target.
+        sample_weight
+            The user's own weights, as they are: there is no whole over which to scale them.
+
+        Returns
+        -------
+        RGDRegressor
+            The estimator itself. A call of `fit` starts anew.
+        """
+        first = getattr(self, "_training", None) is None
+        rows, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True, reset=first)
+        own = None if sample_weight is None else _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+        criterion = self._begin(y, own) if first else None
+        self._fit_further(rows, self._standardised(y), 1, own, criterion)
+        return self
+
+    def _begin(self, y: Any, own: Any) -> Reweighted:
+        """Remember the unit of the target; the criterion."""
         y = np.asarray(y, np.float64)
         self._mean = float(np.average(y, weights=own))
         spread = float(np.average((y - self._mean) ** 2, weights=own))
@@ -358,10 +469,10 @@ class RGDRegressor(RegressorMixin, _Network):
             raise ValueError(
                 f"`objective` may name an objective only, got {str(named)!r}: the loss is the squared error."
             )
-        criterion = Reweighted(nn.MSELoss(), named.objective)
-        target = ((y - self._mean) / self._scale).astype(np.float32)
-        self._fit(rows, target[:, None], 1, own, None, criterion)
-        return self
+        return Reweighted(nn.MSELoss(), named.objective)
+
+    def _standardised(self, y: Any) -> Any:
+        return ((np.asarray(y, np.float64) - self._mean) / self._scale).astype(np.float32)[:, None]
 
     def predict(self, X: Any) -> Any:
         """The predicted target, in its own units."""
@@ -388,34 +499,52 @@ def _network(
     return nn.Sequential(*layers[:-1])
 
 
-Batches = Iterator[tuple[Tensor, ...]]
+class _Training:
+    """A network in training: what one more pass over rows needs. Pickled on any device, it loads on the host."""
 
+    def __init__(
+        self, model: nn.Module, criterion: Reweighted, optimizer: torch.optim.Optimizer, order: Tensor
+    ) -> None:
+        self.model = model
+        self.criterion = criterion
+        self.optimizer = optimizer
+        self.order = order  # the state of the generator: the generator itself would not pickle
 
-def _batches(data: tuple[Tensor, ...], size: int, generator: torch.Generator) -> Batches:
-    """The rows in a new order, so many at a time."""
-    order = torch.randperm(len(data[0]), generator=generator).to(data[0].device)
-    for rows in order.split(size):
-        yield tuple(part[rows] for part in data)
+    def __getstate__(self) -> dict[str, Any]:
+        moments = tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, self.optimizer.state_dict())
+        model, criterion = copy.deepcopy(self.model).cpu(), copy.deepcopy(self.criterion).cpu()
+        return {"model": model, "criterion": criterion, "moments": moments, "order": self.order}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        optimizer = torch.optim.AdamW(state["model"].parameters())
+        optimizer.load_state_dict(state["moments"])
+        self.__init__(state["model"], state["criterion"], optimizer, state["order"])
 
-def _epoch(model: nn.Module, criterion: Reweighted, optimizer: Any, batches: Batches) -> Tensor:
-    """One pass over the rows; the mean of their plain losses as they went by."""
-    model.train()
-    criterion.train()
-    total: Any = 0.0
-    count = 0
-    for x, target, own in batches:
-        optimizer.zero_grad()
-        loss: Tensor = criterion(model(x), target, sample_weight=own, count=len(x))
-        loss.backward()
-        optimizer.step()
-        seen: Any = criterion.losses
-        total, count = total + seen.sum(), count + len(x)
-    return total / count
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
+    def epoch(self, data: tuple[Tensor, ...], batch_size: int) -> Tensor:
+        """One pass over the rows in a new order; the mean of their plain losses as they went by."""
+        generator = torch.Generator()
+        generator.set_state(self.order)
+        order = torch.randperm(len(data[0]), generator=generator).to(self.device)
+        self.order = generator.get_state()
+        self.model.train()
+        self.criterion.train()
+        total: Any = 0.0
+        for rows in order.split(batch_size):
+            x, target, own = (part[rows] for part in data)
+            self.optimizer.zero_grad()
+            loss: Tensor = self.criterion(self.model(x), target, sample_weight=own, count=len(x))
+            loss.backward()
+            self.optimizer.step()
+            seen: Any = self.criterion.losses
+            total = total + seen.sum()
+        return total / len(order)
 
-@torch.no_grad()
-def _plain_loss(model: nn.Module, criterion: Callable[..., Tensor], data: tuple[Tensor, ...]) -> float:
-    """The mean loss without re-weighting: gradients are off, and then the criterion is plain."""
-    x, target, own = data
-    return float(criterion(model.eval()(x), target, sample_weight=own))  # pyright: ignore[reportCallIssue]
+    @torch.no_grad()
+    def plain_loss(self, data: tuple[Tensor, ...]) -> float:
+        """The mean loss without re-weighting: gradients are off, and then the criterion is plain."""
+        x, target, own = data
+        return float(self.criterion(self.model.eval()(x), target, sample_weight=own))

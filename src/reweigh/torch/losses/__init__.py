@@ -1,6 +1,6 @@
 """Losses: one file each; the file name is the name on the command line."""
 
-from reweigh.torch.losses._base import Loss
+from reweigh.torch.losses._base import ClassLoss, Loss
 from reweigh.torch.losses.bce import BCE
 from reweigh.torch.losses.class_balanced import ClassBalanced, effective_number_weights
 from reweigh.torch.losses.cross_entropy import CrossEntropy
@@ -13,6 +13,7 @@ from reweigh.torch.losses.poly import Poly
 
 __all__ = [
     "Loss",
+    "ClassLoss",
     "CrossEntropy",
     "Focal",
     "ClassBalanced",

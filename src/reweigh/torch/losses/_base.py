@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from reweigh import _validate as validate
 from reweigh._array import widen
 
-__all__ = ["Loss"]
+__all__ = ["ClassLoss", "Loss"]
+
+# Without an ignored label none may be ignored silently, and torch has no way to say so but an impossible index.
+NONE_IGNORED = -(2**31)
 
 
 class Loss(ABC):
@@ -51,13 +57,51 @@ class Loss(ABC):
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The smallest value the loss can take for each target: what an objective's `offset` should subtract.
 
-        Zero unless targets are soft or smoothed. `classes` is needed where neither target nor loss tells it.
+        Zero unless targets are soft or smoothed. `classes` is needed where neither target nor loss has it.
         """
         return 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassLoss(Loss):
+    """A loss of class indices, which may hold a label that marks units as not real (padding).
+
+    Units with the label `ignore_index` have loss 0 and `mask` leaves them out. None, the default, ignores nothing:
+    a label outside the classes is then an error. Language models use -100.
+    """
+
+    ignore_index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ignore_index is not None:
+            validate.whole("ignore_index", self.ignore_index, NONE_IGNORED)
+
+    def mask(self, target: Tensor) -> Tensor | None:
+        """Units whose label is not the ignored one."""
+        if self.ignore_index is None or is_soft(target):
+            return None
+        return target.long() != self.ignore_index  # against labels of one byte a negative number would wrap round
+
+    def labels(self, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Class indices that can be looked up, the first class where the label is ignored, and the mask."""
+        mask = self.mask(target)
+        index = target.long()  # labels of one byte would select by truth and not by number
+        return (index if mask is None else index.where(mask, 0)), mask
+
+
+def only_real(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """The losses, zero where the label is ignored."""
+    return losses if mask is None else losses.where(mask, 0.0)
+
+
+def cross_entropy_of(logits: Tensor, index: Tensor, ignored: int | None = None) -> Tensor:
+    """Cross entropy of class indices, one value per unit, of which torch ignores none unless told to."""
+    ignore_index = NONE_IGNORED if ignored is None else ignored
+    return F.cross_entropy(logits, index, ignore_index=ignore_index, reduction="none")
+
+
 def check_floating(output: Tensor) -> Tensor:
-    """The output in float32 at least, or an error if it holds no real numbers."""
+    """The output in float32 at least, or an error if it does not hold real numbers."""
     if not output.is_floating_point():
         raise TypeError(
             f"`output` must hold floating-point numbers, got dtype {output.dtype}. Pass the model's raw output "
@@ -75,12 +119,12 @@ def check_classes(output: Tensor, target: Tensor, *, soft: bool = False, classes
     shape = tuple(output.shape)
     if output.ndim < 2:
         raise ValueError(
-            f"`output` must have shape (B, C) or (B, C, ...), got {shape}. For one logit a unit use the loss `bce`."
+            f"`output` must have shape (B, C) or (B, C, ...), got {shape}. For one logit per unit use the loss `bce`."
         )
     if shape[1] < 2:
         raise ValueError(
             f"`output` must have at least two classes on axis 1, got shape {shape}: a softmax over one class is "
-            "always right. For one logit a unit use the loss `bce` with output.squeeze(1)."
+            "always right. For one logit per unit use the loss `bce` with output.squeeze(1)."
         )
     if classes is not None and shape[1] != classes:
         raise ValueError(
@@ -90,7 +134,7 @@ def check_classes(output: Tensor, target: Tensor, *, soft: bool = False, classes
     if is_soft(target):
         _check_soft(shape, target, soft)
     elif tuple(target.shape) != (shape[0], *shape[2:]):
-        hint = "target.squeeze(1)" if target.ndim == output.ndim and target.shape[1] == 1 else "one index a unit"
+        hint = "target.squeeze(1)" if target.ndim == output.ndim and target.shape[1] == 1 else "one index per unit"
         raise ValueError(
             f"`target` must have shape {(shape[0], *shape[2:])} for an output of shape {shape}, got "
             f"{tuple(target.shape)}. Pass {hint}; shapes are not broadcast, because a silent (B, B) would be worse."
@@ -117,7 +161,7 @@ def check_same_shape(output: Tensor, target: Tensor) -> Tensor:
     """The wide output, once the target has its very shape and a unit axis."""
     wide = check_floating(output)
     if output.ndim == 0:
-        raise ValueError("`output` must have a unit axis, got a single number. Pass one entry (or row) a unit.")
+        raise ValueError("`output` must have a unit axis, got a single number. Pass one entry (or row) per unit.")
     if output.shape != target.shape:
         raise ValueError(
             f"`target` must have the shape of the output, {tuple(output.shape)}, got {tuple(target.shape)}. "
@@ -159,7 +203,7 @@ def counts_of(class_counts: Sequence[int] | None, name: str) -> tuple[int, ...]:
 
 
 class PerClass:
-    """One number a class, kept on every device it has been used on: a training step must not copy from the host."""
+    """One number per class, kept on every device it has been used on: a training step must not copy from the host."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = tuple(values)

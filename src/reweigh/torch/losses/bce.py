@@ -1,4 +1,4 @@
-"""Binary cross entropy, one value a unit, for one label or many."""
+"""Binary cross entropy, one value per unit, for one label or many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BCE(Loss):
     Parameters
     ----------
     pos_weight
-        The weight p of positive answers: one number, one a label (the last axis), or None for 1.
+        The weight p of positive answers: one number, one per label (the last axis), or None for 1.
 
     Returns
     -------
@@ -82,7 +82,7 @@ class BCE(Loss):
         positive: PerClass = self.__dict__["_positive"]
         if isinstance(self.pos_weight, tuple) and like.shape[-1] != len(self.pos_weight):
             raise ValueError(
-                f"`pos_weight` must have one entry a label, {like.shape[-1]} for shape {tuple(like.shape)}, got "
+                f"`pos_weight` must have one entry per label, {like.shape[-1]} for shape {tuple(like.shape)}, got "
                 f"{len(self.pos_weight)}. Pass one number to use it for all labels."
             )
         return positive.on(like.device).to(like.dtype)

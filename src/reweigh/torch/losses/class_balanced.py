@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, PerClass, check_classes, counts_of
+from reweigh.torch.losses._base import ClassLoss, Loss, PerClass, check_classes, counts_of
 
 __all__ = ["ClassBalanced", "effective_number_weights"]
 
@@ -19,7 +19,7 @@ _BASES = ("cross_entropy", "focal", "label_smoothing", "large_margin", "poly")
 
 
 def effective_number_weights(class_counts: Sequence[int], beta: float) -> tuple[float, ...]:
-    r"""One weight a class: the inverse of its effective number of examples, rescaled.
+    r"""One weight per class: the inverse of its effective number of examples, rescaled.
 
     .. math:: w_j \propto \frac{1-\beta}{1-\beta^{n_j}}, \qquad \sum_j w_j = C
 
@@ -43,7 +43,7 @@ def effective_number_weights(class_counts: Sequence[int], beta: float) -> tuple[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBalanced(Loss):
+class ClassBalanced(ClassLoss):
     r"""Any loss, with class weights by the effective number of examples.
 
     .. math:: w_y = C \cdot \frac{(1-\beta)/(1-\beta^{n_y})}{\sum_j (1-\beta)/(1-\beta^{n_j})}
@@ -59,6 +59,8 @@ class ClassBalanced(Loss):
         The loss underneath: its name, or a loss with settings of its own such as `Focal(gamma=1.0)`.
     class_counts
         Number of training examples of each class; `bind` fills it in.
+    ignore_index
+        A label that marks units as not real, in place of the base's own.
 
     Returns
     -------
@@ -89,8 +91,9 @@ class ClassBalanced(Loss):
     needs: ClassVar[tuple[str, ...]] = ("class_counts",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         validate.fraction("beta", self.beta, zero=True, one=False)
-        object.__setattr__(self, "_base", _loss(self.base))
+        object.__setattr__(self, "_base", _loss(self.base, self.ignore_index))
         if self.class_counts is not None:
             object.__setattr__(self, "class_counts", counts_of(self.class_counts, "class_balanced"))
             object.__setattr__(self, "_weights", PerClass(effective_number_weights(self.class_counts, self.beta)))
@@ -127,9 +130,13 @@ class ClassBalanced(Loss):
         return self.__dict__["_base"]
 
 
-def _loss(base: str | Loss) -> Loss:
+def _loss(base: str | Loss, ignore_index: int | None) -> Loss:
     if isinstance(base, Loss):
-        return base
+        if ignore_index is None:
+            return base
+        if not isinstance(base, ClassLoss):
+            raise ValueError(f"`ignore_index` marks class indices, got {ignore_index} with {base!r}. Leave it out.")
+        return replace(base, ignore_index=ignore_index)
     validate.one_of("base", base, _BASES, "Or pass a loss itself, such as Focal(gamma=1.0).")
     module = import_module(f"reweigh.torch.losses.{base}")
-    return getattr(module, module.__all__[0])()
+    return getattr(module, module.__all__[0])(ignore_index=ignore_index)

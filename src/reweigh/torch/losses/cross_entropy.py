@@ -1,4 +1,4 @@
-"""Cross entropy, one value a unit."""
+"""Cross entropy, one value per unit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, check_classes, is_soft
+from reweigh.torch.losses._base import ClassLoss, check_classes, cross_entropy_of, is_soft
 
 __all__ = ["CrossEntropy"]
 
-# Without an ignored label none may be ignored silently, and torch has no way to say so but an impossible index.
-_NONE_IGNORED = -(2**31)
-
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropy(Loss):
+class CrossEntropy(ClassLoss):
     r"""The negative log-probability of the true class.
 
     .. math:: \ell = -\log p_y, \qquad p = \mathrm{softmax}(z), \qquad
@@ -33,7 +29,7 @@ class CrossEntropy(Loss):
     Returns
     -------
     Tensor
-        For logits (B, C) and targets (B,): shape (B,). For logits (B, C, d1, ...): shape (B, d1, ...), one loss a
+        For logits (B, C) and targets (B,): shape (B,). For logits (B, C, d1, ...): shape (B, d1, ...), one loss per
         position. Targets of the shape of the logits are probabilities. float32 at least.
 
     Examples
@@ -48,25 +44,12 @@ class CrossEntropy(Loss):
     difficulty.
     """
 
-    ignore_index: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.ignore_index is not None:
-            validate.whole("ignore_index", self.ignore_index, _NONE_IGNORED)
-
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The cross entropy of each unit."""
         logits = check_classes(output, target, soft=True)
         if is_soft(target):
             return F.cross_entropy(logits, target.to(logits.dtype), reduction="none")
-        ignored = _NONE_IGNORED if self.ignore_index is None else self.ignore_index
-        return F.cross_entropy(logits, target.long(), ignore_index=ignored, reduction="none")
-
-    def mask(self, target: Tensor) -> Tensor | None:
-        """Units whose label is not the ignored one."""
-        if self.ignore_index is None or is_soft(target):
-            return None
-        return target.long() != self.ignore_index  # against labels of one byte a negative number would wrap round
+        return cross_entropy_of(logits, target.long(), self.ignore_index)
 
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The entropy of soft targets; 0 for class indices."""

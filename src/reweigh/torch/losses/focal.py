@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, check_classes, check_same_shape, hide, is_soft, pick
+from reweigh.torch.losses._base import ClassLoss, check_classes, check_same_shape, hide, is_soft, only_real, pick
 
 __all__ = ["Focal"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Focal(Loss):
+class Focal(ClassLoss):
     r"""Cross entropy times a power of what is missing from certainty.
 
     .. math:: \ell = -(1 - p_y)^\gamma \log p_y
@@ -33,11 +33,13 @@ class Focal(Loss):
         `"softmax"` or `"sigmoid"`.
     alpha
         In the sigmoid form, the weight of positive answers; negative ones get `1 - alpha`. None weighs both 1.
+    ignore_index
+        A label that marks units as not real: their loss is 0, and `mask` leaves them out.
 
     Returns
     -------
     Tensor
-        One loss a unit: shape (B,) or (B, d1, ...) as for cross entropy. float32 at least.
+        One loss per unit: shape (B,) or (B, d1, ...) as for cross entropy. float32 at least.
 
     Examples
     --------
@@ -63,6 +65,7 @@ class Focal(Loss):
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"gamma": (0.5, 1.0, 2.0)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         validate.non_negative("gamma", self.gamma)
         validate.one_of("form", self.form, ("softmax", "sigmoid"))
         if self.alpha is None:
@@ -80,21 +83,24 @@ class Focal(Loss):
 
     def _softmax(self, output: Tensor, target: Tensor) -> Tensor:
         logits = check_classes(output, target)
+        index, mask = self.labels(target)
         total = logits.logsumexp(1)
         # log(1 - p) from the wrong classes' own logits: exact where 1 - p rounds to 0, with a bounded gradient.
-        log_rest = hide(logits, target).logsumexp(1) - total
-        return (self.gamma * log_rest).exp() * (total - pick(logits, target))
+        log_rest = hide(logits, index).logsumexp(1) - total
+        return only_real((self.gamma * log_rest).exp() * (total - pick(logits, index)), mask)
 
     def _sigmoid(self, output: Tensor, target: Tensor) -> Tensor:
+        mask = None
         if is_soft(target):
             logits, positive = check_same_shape(output, target), target
         else:
             logits = check_classes(output, target)
-            positive = F.one_hot(target.long(), logits.shape[1]).movedim(-1, 1)
+            index, mask = self.labels(target)
+            positive = F.one_hot(index, logits.shape[1]).movedim(-1, 1)
         positive = positive.to(logits.dtype)
         log_yes, log_no = F.logsigmoid(logits), F.logsigmoid(-logits)
         yes = -(self.gamma * log_no).exp() * log_yes * positive
         no = -(self.gamma * log_yes).exp() * log_no * (1 - positive)
         if self.alpha is not None:
             yes, no = self.alpha * yes, (1 - self.alpha) * no
-        return (yes + no).sum(1)
+        return only_real((yes + no).sum(1), mask)

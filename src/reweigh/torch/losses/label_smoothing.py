@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, check_classes, is_soft, pick
+from reweigh.torch.losses._base import ClassLoss, check_classes, is_soft, only_real, pick
 
 __all__ = ["LabelSmoothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSmoothing(Loss):
+class LabelSmoothing(ClassLoss):
     r"""Cross entropy where a share of every label is spread over the classes.
 
     .. math:: \ell = -\sum_j q_j \log p_j, \qquad
@@ -32,12 +32,14 @@ class LabelSmoothing(Loss):
         `"C"` spreads it over all classes, the true one included (Szegedy et al.; torch's `label_smoothing`);
         `"C-1"` over the wrong ones only.
     classes
-        Number of classes, for `floor` of class indices; `bind` fills it in, and a call needs it not.
+        Number of classes, for `floor` of class indices; `bind` fills it in, and a call does not need it.
+    ignore_index
+        A label that marks units as not real: their loss is 0, and `mask` leaves them out.
 
     Returns
     -------
     Tensor
-        One loss a unit, as for cross entropy; soft targets are smoothed the same way. float32 at least.
+        One loss per unit, as for cross entropy; soft targets are smoothed the same way. float32 at least.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class LabelSmoothing(Loss):
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"eps": (0.05, 0.1, 0.2)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         validate.fraction("eps", self.eps, zero=True, one=False)
         validate.one_of("over", self.over, ("C", "C-1"))
         if self.classes is not None:
@@ -76,8 +79,10 @@ class LabelSmoothing(Loss):
         logits = check_classes(output, target, soft=True, classes=self.classes)
         log_p = F.log_softmax(logits, dim=1)
         own, everywhere = self._shares(logits.shape[1])
-        true = (target.to(log_p.dtype) * log_p).sum(1) if is_soft(target) else pick(log_p, target)
-        return -own * true - everywhere * log_p.sum(1)
+        if is_soft(target):
+            return -own * (target.to(log_p.dtype) * log_p).sum(1) - everywhere * log_p.sum(1)
+        index, mask = self.labels(target)
+        return only_real(-own * pick(log_p, index) - everywhere * log_p.sum(1), mask)
 
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The entropy of each smoothed label."""

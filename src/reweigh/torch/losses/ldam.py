@@ -12,23 +12,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, PerClass, check_classes, counts_of
+from reweigh.torch.losses._base import ClassLoss, PerClass, check_classes, counts_of, cross_entropy_of, only_real
 from reweigh.torch.losses.class_balanced import effective_number_weights
 
 __all__ = ["LDAM", "CosineLinear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDAM(Loss):
+class LDAM(ClassLoss):
     r"""Cross entropy with a margin that is wider for rare classes (LDAM, with deferred re-weighting: LDAM-DRW).
 
     .. math:: \ell = \mathrm{CE}\big(s\,(z - m_y e_y),\, y\big), \qquad
               m_j = m \cdot \frac{n_j^{-1/4}}{\max_k n_k^{-1/4}}
 
-    The logits :math:`z` must be cosines in [-1, 1]: give the model :class:`CosineLinear` as its last layer. Whoever
-    trains says how far training is, or the deferred weights never start: with
-    `criterion = Reweighted(LDAM().bind(class_counts))` set `criterion.criterion.progress = epoch / epochs` before each
-    epoch, counted from 0.
+    The logits :math:`z` must be cosines in [-1, 1]: give the model :class:`CosineLinear` as its last layer. The
+    deferred weights start where training has reached `defer`. The estimators, Lightning, skorch and the Hugging Face
+    Trainer know how far they are (the last three through their `WeightLog`); in a loop of your own set
+    `criterion.progress = epoch / epochs` on the `criterion = Reweighted(LDAM().bind(class_counts))` before each epoch,
+    counted from 0.
 
     Parameters
     ----------
@@ -43,11 +44,13 @@ class LDAM(Loss):
         Of those weights: :class:`ClassBalanced`.
     class_counts
         Number of training examples of each class; `bind` fills it in.
+    ignore_index
+        A label that marks units as not real: their loss is 0, and `mask` leaves them out.
 
     Returns
     -------
     Tensor
-        One loss a unit, as for cross entropy. float32 at least.
+        One loss per unit, as for cross entropy. float32 at least.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class LDAM(Loss):
     head: ClassVar[str] = "cosine"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         validate.non_negative("margin", self.margin)
         validate.positive("scale", self.scale)
         validate.fraction("beta", self.beta, zero=True, one=False)
@@ -96,10 +100,10 @@ class LDAM(Loss):
         """The margin loss of each unit, without class weights."""
         logits = check_classes(output, target, classes=len(counts_of(self.class_counts, "ldam")))
         margins: PerClass = self.__dict__["_margins"]
-        index = target.long()
+        index, mask = self.labels(target)
         shift = margins.of(index).to(logits.dtype).unsqueeze(1)
         shifted = logits.scatter_add(1, index.unsqueeze(1), -shift)
-        return F.cross_entropy(self.scale * shifted, index, reduction="none")
+        return only_real(cross_entropy_of(self.scale * shifted, index), mask)
 
     def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
         """Class-balanced weights once the deferred share of training is reached, None before."""
@@ -107,7 +111,7 @@ class LDAM(Loss):
         if self.defer is None or progress < self.defer:
             return None
         weights: PerClass = self.__dict__["_weights"]
-        return weights.of(target)
+        return weights.of(target, self.mask(target))
 
 
 class CosineLinear(nn.Module):

@@ -1,4 +1,4 @@
-"""Squared error, one value a unit."""
+"""Squared error, one value per unit."""
 
 from __future__ import annotations
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import Loss, check_classes
+from reweigh.torch.losses._base import ClassLoss, check_classes, cross_entropy_of
 
 __all__ = ["Poly"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poly(Loss):
+class Poly(ClassLoss):
     r"""Cross entropy plus a multiple of the probability missing from the true class (Poly-1).
 
     .. math:: \ell = -\log p_y + \epsilon_1 (1 - p_y)
@@ -25,11 +24,13 @@ class Poly(Loss):
     ----------
     e1
         The multiple; 0 gives back cross entropy. It may be negative down to -1, where the leading term vanishes.
+    ignore_index
+        A label that marks units as not real: their loss is 0, and `mask` leaves them out.
 
     Returns
     -------
     Tensor
-        One loss a unit, as for cross entropy. float32 at least.
+        One loss per unit, as for cross entropy. float32 at least.
 
     Examples
     --------
@@ -48,6 +49,7 @@ class Poly(Loss):
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"e1": (-1.0, 1.0, 2.0)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         validate.real("e1", self.e1)
         if self.e1 < -1:
             raise ValueError(f"`e1` must be at least -1, got {self.e1!r}. Below, being wrong would be rewarded.")
@@ -55,5 +57,6 @@ class Poly(Loss):
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The Poly-1 loss of each unit."""
         logits = check_classes(output, target)
-        cross_entropy = F.cross_entropy(logits, target.long(), reduction="none")
+        # An ignored unit has cross entropy zero, and so no missing probability either.
+        cross_entropy = cross_entropy_of(logits, target.long(), self.ignore_index)
         return cross_entropy - self.e1 * (-cross_entropy).expm1()

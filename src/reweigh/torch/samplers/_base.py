@@ -170,6 +170,11 @@ class LiveSampler(Sampler[list[int]], ABC):
 
     # --- what every sampler does ---
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether losses change what is drawn, so that `update` has to be called after every step."""
+        return self._adaptive
+
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
         return -(-self.shard.n // self.shard.global_size)

@@ -53,7 +53,7 @@ class Importance(SamplerConfig):
     -------
     LiveSampler
         From `start(n, batch_size=...)`. The objective beside it is the *plain mean*: the weight is already in the
-        drawing and in `sample_weight`.
+        drawing and in `sample_weight`. A method that names another objective beside it is refused.
 
     Examples
     --------
@@ -77,11 +77,13 @@ class Importance(SamplerConfig):
     initial: float | None = None
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tau": (1.0, 3.0, 5.0, 7.0, 9.0)}
-    cost: ClassVar[str] = "O(B log n); 8 bytes an example"
+    cost: ClassVar[str] = "O(B log n); 8 bytes per example"
     needs: ClassVar[tuple[str, ...]] = ("losses",)
+    #: The weight is in the drawing: an objective other than the mean would count it a second time.
+    own_objective: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        validate.one_of("correction", self.correction, (True, False))
+        validate.boolean("correction", self.correction)
         weight = KL(tau=self.tau, gamma=self.gamma, offset=self.offset)
         if self.initial is not None:
             validate.real("initial", self.initial)

@@ -1,0 +1,156 @@
+"""`reweigh compare` and `reweigh predict` in a terminal: what was read, progress, the answer, and where files are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table as Shown
+
+from reweigh.bench.compare import files, folder, hardest, request
+from reweigh.bench.compare.answer import Answer, ModelAnswer, Score, caveats
+from reweigh.bench.compare.model import write_predictions
+from reweigh.bench.compare.problem import Problem, load
+from reweigh.bench.compare.request import Request
+from reweigh.bench.compare.search import SearchOutcome, search
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.display import RunDisplay
+from reweigh.bench.lab.table import Table
+from reweigh.bench.report.tabulate import MARKS
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """A budget such as `90s`, `2m` or `1h` in seconds.
+
+    Examples
+    --------
+    >>> seconds("2m"), seconds("1.5h")
+    (120.0, 5400.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise ValueError(f"`--budget` must be a time such as 90s, 2m or 1h, got {text!r}.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def compare(given: Request, console: Console) -> int:
+    """Answer the question, write the report, the hardest rows and the model; returns the exit code."""
+    problem = load(given.question)
+    question = request.question(given, problem)
+    table = question.table
+    root = given.folder(table.metric)
+    root.mkdir(parents=True, exist_ok=True)
+    _describe(console, problem, table)
+
+    def on_stage(outcome: SearchOutcome) -> None:
+        _, answer = folder.save(root, table, outcome, problem)
+        if answer is not None:
+            console.print(f"[bold]so far:[/bold] {escape(answer.details[0])}", highlight=False)
+
+    with RunDisplay(console, table.metric) as display:
+        outcome = search(question, root, jobs=given.jobs, budget=given.budget, display=display, on_stage=on_stage)
+    results, answer = folder.save(root, table, outcome, problem)
+    for (column, label), reason in outcome.failed.items():
+        console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)
+    if answer is None:
+        console.print(
+            "No answer yet: no split has been finished by all methods. Run the same command again to resume, with a "
+            "larger --budget.",
+            style="yellow",
+        )
+        return 130 if outcome.ended == "interrupted" else 1
+    warnings = caveats(answer, table, ended=outcome.ended, tuned=outcome.tuned)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("writing the report and the model", total=1.0)
+        written = files.write(
+            root,
+            problem,
+            table,
+            outcome,
+            results,
+            answer,
+            warnings,
+            progress=lambda share: progress.update(bar, completed=share),
+        )
+    _print(console, answer, warnings, table.metric_name)
+    _print_files(console, written)
+    return 130 if outcome.ended == "interrupted" else 0
+
+
+def predict(model: Path, rows: Path, out: Path, console: Console) -> int:
+    """Write predictions for a file of rows."""
+    count = write_predictions(model, rows, out)
+    console.print(f"{count} rows predicted: {escape(str(out))}", highlight=False)
+    return 0
+
+
+def _describe(console: Console, problem: Problem, table: Table) -> None:
+    """Print what was read and what will be done, before doing it."""
+    what = f"{problem.rows} rows, {problem.kind}"
+    if problem.classes:
+        pairs = sorted(zip(problem.class_counts, problem.classes, strict=True), reverse=True)
+        few = [f"{name}: {count}" for count, name in pairs]
+        few = few if len(few) <= 6 else [*few[:3], "…", *few[-2:]]
+        what += f" of {len(problem.classes)} classes ({', '.join(few)})"
+    console.print(f"[bold]{escape(problem.name)}[/bold]: {escape(what)}.", highlight=False)
+    for note in table.notes:
+        console.print(f"  · {escape(note)}", highlight=False)
+    console.print(
+        f"Comparing {len(table.methods)} methods with {', '.join(column.name for column in table.columns)} by "
+        f"{table.metric_name}; declared beforehand: {escape(table.primary)} against mean (plain training).",
+        highlight=False,
+    )
+
+
+def _print(console: Console, answer: Answer, warnings: Sequence[str], metric: str) -> None:
+    console.print()
+    console.print(f"[bold]{escape(answer.headline)}[/bold]", highlight=False)
+    for line in (*answer.details, *warnings):
+        console.print(escape(line), highlight=False)
+    console.print()
+    for model in answer.models:
+        console.print(_scores_table(model, console.width, metric))
+    console.print(
+        "Means over splits, at the epoch that validation chose. ▲ better, ▼ worse than mean, corrected.", style="dim"
+    )
+
+
+def _print_files(console: Console, written: files.Files) -> None:
+    if caution := hardest.caution(written.ranking):
+        console.print(caution, highlight=False)
+    hard, suspected = (len(written.ranking.of_kind(kind)) for kind in ("hard", "suspected label error"))
+    places = {
+        "report": written.report,
+        f"hardest rows ({hard} hard, {suspected} suspected label errors)": written.hardest,
+        "model": written.model,
+    }
+    for what, path in places.items():
+        if path is not None:
+            console.print(f"{what}: {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _scores_table(model: ModelAnswer, width: int, judged_by: str) -> Shown:
+    """The scores of every row, as many metrics as there is room for, the one that the answer rests on first."""
+    shown = Shown(title=escape(model.model), title_justify="left", box=None, padding=(0, 1), header_style="bold")
+    shown.add_column("method", max_width=26, overflow="fold")
+    kept = max(1, (width - 28) // 12)
+
+    def ordered(scores: Sequence[Score]) -> list[Score]:
+        return sorted(scores, key=lambda score: score.metric.name != judged_by)[:kept]
+
+    for metric in (score.metric for score in ordered(model.scores[plan.BASELINE])):
+        shown.add_column(metric.name + (" ↓" if metric.smallest else ""), justify="right", max_width=11)
+    for label, scores in model.scores.items():
+        texts = [
+            f"{s.unit.value(s.mean)} "
+            + (MARKS[s.difference.conclusion(smallest=s.metric.smallest)] if s.difference else "").ljust(1)
+            for s in ordered(scores)
+        ]
+        shown.add_row(escape(label), *texts, style="bold" if label == model.chosen else "")
+    return shown

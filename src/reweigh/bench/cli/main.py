@@ -1,0 +1,377 @@
+"""The command line: `reweigh compare`, `predict`, `run`, `report`, `list` and `data`.
+
+Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from tyro.conf import Positional, UseAppendAction, arg
+from tyro.extras import SubcommandApp
+
+from reweigh.bench.cli.wrong_calls import check_folder, check_methods, wrong_call
+
+app = SubcommandApp()
+
+Repeated = Annotated[tuple[str, ...], UseAppendAction]
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; returns the exit code."""
+    try:
+        if (nproc := _asked_to_launch(arguments)) is not None:
+            from reweigh.bench.lab.executors.torchrun import launch
+
+            return launch(arguments, nproc)
+        return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted. The same command goes on from here.")
+        return 130
+    except Exception as error:
+        said = wrong_call(error)
+        if said is None:
+            raise
+        _plainly(Console(stderr=True), f"reweigh: {said}")
+        return 2
+
+
+_DESCRIPTION = "Train models that do not ignore their hard examples."
+
+
+@app.command(name="run")
+def run(
+    recipe: Annotated[str, Positional, arg(metavar="RECIPE")],
+    /,
+    method: Repeated = (),
+    preset: Literal["smoke", "cpu", "paper"] = "cpu",
+    only: Repeated = (),
+    seeds: int | None = None,
+    set: Repeated = (),
+    jobs: int | None = None,
+    tune: str | None = None,
+    data_root: Path | None = None,
+    runs_dir: Path = Path("runs"),
+    dry_run: bool = False,
+    storage: str | None = None,
+    executor: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    launcher: Literal["none", "torchrun"] = "none",
+    nproc: int | None = None,
+) -> int:
+    """Run an experiment: tune every method alike, compare on paired seeds, write the report.
+
+    What is finished is not done again: after an interruption the same command goes on where it stopped.
+
+    For example:
+        reweigh run longtail --preset smoke
+        reweigh run longtail --method rgd --method term:t=0.5 --seeds 10
+        reweigh run longtail --only fashion --only quickdraw
+        reweigh run noise --set data=fashion_mnist --set model=cnn --jobs 2
+        reweigh run noise --tune optuna:20 --executor ray --address auto
+
+    Args:
+        recipe: Which experiment; `reweigh list recipes` shows them.
+        method: A method to compare, like rgd:tau=3 or focal+rgd+sam; repeat for more. The recipe's own if none.
+        preset: smoke takes seconds, cpu an hour or two on two cores, paper the paper's own settings.
+        only: Columns of the recipe's table whose names contain this; repeat for more. All if none.
+        seeds: Paired seeds of the comparison.
+        set: A setting of the recipe, as key=value; repeat for more.
+        jobs: Processes at once; all cores if not given.
+        tune: Tuning trials of each method: a number, none, or grid for 25; optuna, or optuna:20 for 20 trials, lets
+            Optuna propose them and stop hopeless ones.
+        data_root: Folder with official data files; REWEIGH_DATA does the same.
+        runs_dir: Where runs are kept.
+        dry_run: Show what would be run, and stop.
+        storage: Database URL for Optuna's studies; a journal in the folder of runs if not given.
+        executor: local for processes of this machine, ray for a Ray cluster that shares the folder of runs.
+        address: The Ray cluster's address; one is started on this machine if not given.
+        launcher: torchrun starts this command on several processes that do every run together, which a recipe must be
+            made for (imagenet is). For several machines, call torchrun itself: torchrun ... -m reweigh run ...
+        nproc: Processes that the launcher starts; one a core if not given.
+    """
+    from reweigh.bench import report
+    from reweigh.bench.cli import listing
+    from reweigh.bench.lab import experiment, plan
+    from reweigh.bench.lab.display import RunDisplay
+    from reweigh.bench.lab.results import collect
+    from reweigh.bench.lab.tuning import optuna as tuning_optuna
+
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    if launched:
+        from reweigh.bench.lab.executors import torchrun as launch
+
+        if int(os.environ["RANK"]) > 0:
+            return launch.follow(data_root)
+    console = Console()
+    check_methods(method)
+    check_folder(runs_dir)
+    options = experiment.Options(
+        preset=preset,
+        methods=method,
+        only=only,
+        seeds=seeds,
+        trials=_trials(tune),
+        tuner=_tuner(tune, storage),
+        storage=storage,
+        executor=executor,
+        address=_address(executor, address),
+        launched=launched,
+        changes=tuple(_pair(text) for text in set),
+        jobs=jobs or os.cpu_count() or 1,
+        runs_dir=runs_dir,
+        data_root=data_root,
+    )
+    asked = experiment.question(recipe, options)
+    if dry_run:
+        tuning = [] if options.tuner == "optuna" else plan.tuning(asked)
+        if options.tuner == "optuna":
+            asks = sum(row.trials for row in tuning_optuna.rows(asked))
+            console.print(f"tune: {asks} trials, which Optuna proposes one after the other")
+        final = plan.comparison(asked, plan.as_written(asked))
+        shown, words = listing.runs(tuning, final, len(plan.scale_controls(asked, final)))
+        listing.show(shown, console)
+        console.print(words)
+        return 0
+    with RunDisplay(console, asked.table.metric) as display:
+        failures = experiment.run(asked, options, display)
+    found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
+    if any(results.columns for results in found):  # a page that shows nothing must not replace one that does
+        page = report.write(found, runs_dir / f"{recipe}.html")
+        report.terminal(found, console)
+        _plainly(console, f"Report: {page}")
+    if failures:
+        console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
+        return 1
+    return 0
+
+
+@app.command(name="compare")
+def compare_command(
+    source: Annotated[str | None, Positional, arg(metavar="SOURCE")] = None,
+    /,
+    target: str = "",
+    budget: str = "2m",
+    model: Repeated = (),
+    method: Repeated = (),
+    metric: str = "",
+    task: Literal["", "binary", "multiclass", "regression"] = "",
+    categorical: Repeated = (),
+    drop: Repeated = (),
+    group: str = "",
+    time: str = "",
+    test: str = "",
+    image_size: int = 32,
+    jobs: int | None = None,
+    runs_dir: Path = Path("runs"),
+) -> int:
+    """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
+
+    Every method is run as written first, then tuned on validation data with the same number of trials for each, then
+    compared on more and more splits until the time is over. The same command goes on where it stopped.
+
+    For example:
+        reweigh compare people.csv --target income
+        reweigh compare people.csv --target income --group sex --budget 10m
+        reweigh compare sales.parquet --target amount --time day --model lightgbm
+        reweigh compare photos/                    # a folder of class folders of images
+        reweigh compare adult                      # a named table, fetched once
+        reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
+
+    Args:
+        source: A CSV, TSV, Parquet or Arrow file, a folder of class folders of images, or the name of a table
+            (`reweigh list data`).
+        target: The column to predict.
+        budget: How long to search, such as 90s, 10m or 1h.
+        model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
+        method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
+            the comparison that counts. `reweigh list methods` shows them.
+        metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, loss, worst_class, worst_group,
+            calibration_error, worst_tenth_loss; rmse (for numbers), mae, r2.
+        task: The kind of target, if it was inferred wrongly.
+        categorical: A column of numbers that are names; repeat for more.
+        drop: A column to leave out; repeat for more.
+        group: A column of groups: every group is scored, and small groups are kept on one side of a split.
+        time: A column of moments: the latest rows are tested on.
+        test: A file of rows to test on, instead of splits.
+        image_size: Height and width that images are scaled to.
+        jobs: Processes at once; all cores if not given.
+        runs_dir: Where runs, reports and models are kept.
+    """
+    from reweigh.bench.cli import compare
+    from reweigh.bench.compare.request import Request, data_question
+
+    check_methods(method)
+    check_folder(runs_dir)
+    question = data_question(
+        source,
+        target=target,
+        task=task,
+        categorical=categorical,
+        drop=drop,
+        group=group,
+        time=time,
+        test=test,
+        image_size=image_size,
+    )
+    request = Request(
+        question=question,
+        models=model,
+        methods=method,
+        metric=metric,
+        budget=compare.seconds(budget),
+        jobs=jobs or os.cpu_count() or 1,
+        runs_dir=runs_dir,
+    )
+    return compare.compare(request, Console())
+
+
+@app.command(name="predict")
+def predict_command(
+    model: Annotated[Path, Positional, arg(metavar="MODEL")],
+    rows: Annotated[Path, Positional, arg(metavar="ROWS")],
+    /,
+    out: Annotated[Path, arg(aliases=["-o"])],
+) -> int:
+    """Predict with a model that `reweigh compare` kept: the rows, with predictions and probabilities added.
+
+    Args:
+        model: The model's folder; `reweigh compare` prints it.
+        rows: A file with the columns of training, or a folder of images.
+        out: Where to write: a name ending in .csv, .tsv or .parquet.
+    """
+    from reweigh.bench.cli import compare
+
+    return compare.predict(model, rows, out, Console())
+
+
+@app.command(name="report")
+def report_command(
+    runs_dir: Annotated[Path, Positional, arg(metavar="RUNS_DIR")],
+    /,
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None,
+    preset: Literal["smoke", "cpu", "paper"] = "cpu",
+) -> int:
+    """Make the report of the runs in a folder; nothing is trained.
+
+    Args:
+        runs_dir: The folder of runs.
+        out: The page to write; report.html in the folder if not given. A name ending in .md, .tex or .csv writes
+            the tables in that format instead.
+        preset: The preset whose table gives the order of rows and the paper's figures.
+    """
+    from reweigh.bench import report
+    from reweigh.bench.files import write_atomically
+    from reweigh.bench.lab.results import collect
+
+    if not runs_dir.is_dir():
+        raise FileNotFoundError(f"there is no folder {runs_dir}. `reweigh run` makes one.")
+    results = collect(runs_dir, preset=preset)
+    if not results:
+        raise ValueError(f"there are no runs in {runs_dir}.")
+    if not any(result.columns for result in results):
+        raise ValueError(
+            f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
+            "on from here."
+        )
+    out = out or runs_dir / "report.html"
+    formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+    if out.suffix in formats:
+        write_atomically(out, report.tables(results, formats[out.suffix]))
+    else:
+        report.write(results, out)
+    console = Console()
+    report.terminal(results, console)
+    _plainly(console, f"Report: {out}")
+    return 0
+
+
+@app.command(name="list")
+def list_command(what: Positional[Literal["recipes", "methods", "data", "models"]], /) -> int:
+    """List what there is: recipes, methods, data sets or models.
+
+    Args:
+        what: Which list.
+    """
+    from reweigh.bench.cli import listing
+
+    console = Console()
+    if what == "methods":
+        listing.show(listing.methods(console.width if console.is_terminal else None), console)
+    else:
+        listing.show({"recipes": listing.recipes, "data": listing.data, "models": listing.models}[what](), console)
+    return 0
+
+
+@app.command(name="data")
+def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positional, arg(metavar="NAME")], /) -> int:
+    """Get a data set: `reweigh data get NAME` fetches it once into the cache.
+
+    Args:
+        action: What to do; there is only get.
+        name: Which data set; `reweigh list data` shows them.
+    """
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    from reweigh.bench import catalogue
+
+    console = Console()
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(f"getting {escape(name)}", total=None)
+        ready = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))
+    _plainly(console, ready)
+    return 0
+
+
+def _plainly(console: Console, text: str) -> None:
+    """Print a text as it is: brackets in a path are no markup, and a path that is cut in two cannot be copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _trials(text: str | None) -> int | None:
+    if text is None or text == "optuna":
+        return None
+    text = text.removeprefix("optuna:")
+    named = {"none": 1, "grid": 25}
+    if text in named:
+        return named[text]
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"`--tune` must be a number, none or grid, optuna or optuna:number, got {text!r}.")
+    return int(text)
+
+
+def _tuner(tune: str | None, storage: str | None) -> Literal["latin", "optuna"]:
+    by_optuna = tune is not None and tune.partition(":")[0] == "optuna"
+    if storage is not None and not by_optuna:
+        raise ValueError(f"`--storage` is where Optuna keeps its studies; add `--tune optuna`, got {tune!r}.")
+    return "optuna" if by_optuna else "latin"
+
+
+def _asked_to_launch(arguments: Sequence[str]) -> int | None:
+    """How many processes `--launcher torchrun` is to start; None where the command runs in this one."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    after = {word: words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--launcher", "--nproc")}
+    if after.get("--launcher") != "torchrun" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return None
+    nproc = after.get("--nproc", str(os.cpu_count() or 1))
+    if not nproc.isdigit() or int(nproc) < 1:
+        raise ValueError(f"`--nproc` must be a positive number, got {nproc!r}.")
+    return int(nproc)
+
+
+def _address(executor: str, address: str | None) -> str | None:
+    if address is not None and executor != "ray":
+        raise ValueError(f"`--address` is that of a Ray cluster; add `--executor ray`, got {executor!r}.")
+    return address
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"`--set` takes key=value, got {text!r}.")
+    return key.strip(), value.strip()

@@ -1,0 +1,57 @@
+"""What a comparison leaves behind for its user: the page, the hardest rows, the model, and the answer for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reweigh.bench.compare import hardest, page
+from reweigh.bench.compare.answer import Answer
+from reweigh.bench.compare.model import train_and_save
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.search import SearchOutcome
+from reweigh.bench.files import write_atomically
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.results import Results
+from reweigh.bench.lab.suspects import Ranking
+from reweigh.bench.lab.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where things were written, and the ranking of the hardest rows; there is no model of an interrupted search."""
+
+    report: Path
+    hardest: Path
+    model: Path | None
+    ranking: Ranking
+
+
+def write(
+    root: Path,
+    problem: Problem,
+    table: Table,
+    outcome: SearchOutcome,
+    results: Results,
+    answer: Answer,
+    caveats: Sequence[str],
+    *,
+    progress: Callable[[float], None],
+) -> Files:
+    """Write everything into the folder; training the model to keep reports its `progress` as a share."""
+    runs = [run for run in outcome.runs if (run.spec.column, run.spec.label) == (answer.model, answer.row)]
+    # Plain training's weights would all be one.
+    label = answer.row if answer.row != plan.BASELINE else table.primary
+    weighed_by = next((run.spec.method for run in outcome.runs if run.spec.label == label), label)
+    ranking = hardest.write(problem, runs, root / "hardest.csv", weighed_by=weighed_by)
+    shown = page.with_answer(results, answer, caveats=caveats, ranking=ranking, problem=problem)
+    report = page.write(shown, root / "report.html")
+    model = None
+    if outcome.ended != "interrupted":
+        best = next(m for m in answer.models if m.model == answer.model)
+        expected = {score.metric.name: score.mean for score in best.scores[answer.row]}
+        model = train_and_save(problem, runs[0].spec, table, root / "model", expected=expected, progress=progress)
+    write_atomically(root / "answer.json", json.dumps(page.as_data(answer, caveats), indent=1, allow_nan=False))
+    return Files(report=report, hardest=root / "hardest.csv", model=model, ranking=ranking)

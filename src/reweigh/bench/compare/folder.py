@@ -1,0 +1,68 @@
+"""What the folder of a comparison stores: its table, the runs its answer rests on, and how the search ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench.compare import page
+from reweigh.bench.compare.answer import Answer, answer
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.search import SearchOutcome
+from reweigh.bench.files import write_atomically
+from reweigh.bench.lab import results
+from reweigh.bench.lab.results import Results
+from reweigh.bench.lab.runs import Run
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train import scores as metrics
+
+#: The name under which runs are kept.
+NAME = "compare"
+_FILE = "compare.json"
+
+
+def save(root: Path, table: Table, outcome: SearchOutcome, problem: Problem) -> tuple[Results, Answer | None]:
+    """Store what an answer would rest on; the results, and the answer if there is one yet."""
+    facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind}
+    stored = {
+        "table": dataclasses.asdict(table),
+        "facts": facts,
+        "runs": [run.spec.id for run in outcome.runs],
+        "tuning": [run.spec.id for run in outcome.tuning],
+        "tuned": outcome.tuned,
+        "trials": outcome.trials,
+        "ended": outcome.ended,
+        "failed": {f"{column}: {label}": reason for (column, label), reason in outcome.failed.items()},
+    }
+    if outcome.runs or not (root / _FILE).exists():  # an earlier answer is worth more than none
+        write_atomically(root / _FILE, json.dumps(stored, indent=1))
+    return _answered(table, [*outcome.runs, *outcome.tuning], facts)
+
+
+def results_at(root: Path, runs: Sequence[Run]) -> Results:
+    """The results of the comparison in a folder, as they were last answered."""
+    stored = json.loads((root / _FILE).read_text())
+    used = {*stored["runs"], *stored["tuning"]}
+    return page.with_answer(
+        *_answered(_table(stored["table"]), [run for run in runs if run.spec.id in used], stored["facts"])
+    )
+
+
+def _answered(table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
+    known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
+    gathered = results.of_runs(NAME, table, runs)
+    return gathered, answer(gathered, known, facts["classes"], facts["groups"])
+
+
+def _table(stored: dict[str, Any]) -> Table:
+    columns = tuple(Column(**_with_tuples(column)) for column in stored.pop("columns"))
+    return Table(**_with_tuples(stored), columns=columns)
+
+
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """What JSON reads back, with tuples where it has lists."""
+    lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return values | lists

@@ -1,0 +1,129 @@
+"""From the options of `reweigh compare` to the question that is run, and the folder of its runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench.compare import recipe
+from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
+from reweigh.bench.lab import plan
+from reweigh.bench.tables import TableError, duplicates_across
+from reweigh.bench.train.programs import boosting as boosters
+from reweigh.method import method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of `reweigh compare`; `budget` is in seconds."""
+
+    question: DataQuestion
+    models: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    metric: str = ""
+    budget: float = 120.0
+    jobs: int = 2
+    runs_dir: Path = Path("runs")
+
+    def folder(self, metric: str) -> Path:
+        """Where the runs are kept: another question, metric, model or method must not overwrite this answer."""
+        name = re.sub(r"[^a-z0-9]+", "-", Path(self.question.source).name.partition(".")[0].lower())
+        text = json.dumps([dataclasses.asdict(self.question), metric, self.models, self.methods], sort_keys=True)
+        return self.runs_dir / f"{name.strip('-')[:40] or 'data'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def data_question(source: str | None, **given: Any) -> DataQuestion:
+    """The question about a source; its hash makes a changed file another question."""
+    source = source or EMBEDDED
+    path = Path(source)
+    if path.exists():
+        source = str(path.resolve())
+    test = given.get("test") or ""
+    if test:
+        if not Path(test).is_file():
+            raise TableError(f"there is no file {test}, named by `--test`.")
+        given["test"] = str(Path(test).resolve())
+    return DataQuestion(source=source, sha256=hash_of(source) + (hash_of(given["test"]) if test else ""), **given)
+
+
+def question(request: Request, problem: Problem) -> plan.Question:
+    """What to run: every model with the methods that fit it. What does not fit is refused before anything runs."""
+    rows, primary = _rows(request.methods)
+    models = _models(request.models, problem)
+    metric = recipe.metric_named(request.metric, problem)
+    task, _ = deal(problem, parts_of(problem, 0))
+    columns = tuple(recipe.column(model, problem, rows, request.methods) for model in models)
+    for column in columns:
+        _check_rows(column.name, column.methods or (), task, problem)
+    table = recipe.table(problem, columns, rows, primary, metric)
+    table = dataclasses.replace(table, notes=(*table.notes, *_duplicates(problem)))
+    settings = recipe.settings(request.question, problem, task.x_train[0].numel())
+    return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
+
+
+def _rows(methods: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The rows of the table, and the one declared beforehand: the first method given, or RGD."""
+    if not methods:
+        return recipe.METHODS, "rgd"
+    for text in methods:
+        method(text)  # a misspelt one is refused before anything is read or run
+    others = [text for text in methods if text != plan.BASELINE]
+    if not others:
+        raise ValueError("`--method` must name a method beside mean, which is what all are compared with.")
+    return tuple(dict.fromkeys((plan.BASELINE, *others))), others[0]
+
+
+def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
+    fitting = ("cnn", "mlp", "logistic") if problem.images is not None else ("mlp", "logistic", *boosters.LIBRARIES)
+    for model in given:
+        if model not in fitting:
+            kind = "images" if problem.images is not None else "a table"
+            raise ValueError(f"`--model` for {kind} must be one of {', '.join(fitting)}, got {model!r}.")
+        if model in boosters.LIBRARIES and not boosters.installed(model):
+            raise ImportError(f"`--model {model}` needs {model}: pip install 'reweigh[boosting]'.")
+    if given:
+        return tuple(dict.fromkeys(given))
+    if problem.images is not None:
+        return ("cnn",)
+    if problem.imbalance != 1.0 or not boosters.installed("lightgbm"):
+        return ("mlp",)
+    return ("mlp", "lightgbm")
+
+
+def _check_rows(model: str, rows: Sequence[str], task: Any, problem: Problem) -> None:
+    """Build every method once, so that what does not fit is refused now and not in the middle."""
+    for text in rows:
+        row = method(text)
+        if model in boosters.LIBRARIES:
+            if not boosters.takes(row):
+                raise ValueError(
+                    f"{model} takes objectives whose weights depend on a row's own loss alone (rgd, redescending, dft "
+                    f"…), got {text!r}. Leave it out, or use `--model mlp`."
+                )
+        elif problem.regression and row.loss is not None:
+            raise ValueError(f"{text!r} is for classes, and the target is a number. Leave it out.")
+        else:
+            row.build(task.context(steps=1))
+
+
+def _duplicates(problem: Problem) -> list[str]:
+    """Rows of the first split that are in training and in test alike."""
+    if problem.frame is None or problem.schema is None or problem.imbalance != 1.0:
+        return []
+    parts = parts_of(problem, 0)
+    used = problem.frame.select([column.name for column in problem.schema.features] + [problem.schema.target])
+    train, test = used[parts.train], used[parts.test]
+    count = duplicates_across(train, test)
+    if not count:
+        return list(parts.notes)
+    return [
+        *parts.notes,
+        f"{count} of {test.height} test rows of the first split are also among the training rows, cell by cell: scores "
+        "may be better than on new data. `--group COL` keeps rows that belong together on one side.",
+    ]

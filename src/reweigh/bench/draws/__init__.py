@@ -1,0 +1,31 @@
+"""What is drawn before anything is trained: random streams, splits, long tails, wrong labels and few-shot tasks."""
+
+from __future__ import annotations
+
+from reweigh.bench.draws.longtail import longtail_counts, longtail_indices
+from reweigh.bench.draws.noise import NoisyLabels, noisy_labels
+from reweigh.bench.draws.splitting import (
+    fixed_split,
+    grouped_split,
+    load_indices,
+    sampled_split,
+    save_indices,
+    split,
+    subset,
+    timed_split,
+)
+
+__all__ = [
+    "NoisyLabels",
+    "fixed_split",
+    "grouped_split",
+    "load_indices",
+    "longtail_counts",
+    "longtail_indices",
+    "noisy_labels",
+    "sampled_split",
+    "save_indices",
+    "split",
+    "subset",
+    "timed_split",
+]

@@ -1,0 +1,242 @@
+"""From a question to a list of runs: tuning first, then the paired comparison, then its scale controls.
+
+Every method gets the same number of tuning trials, on one seed that the comparison does not use, judged on
+validation data. Two controls always run beside re-weighting: plain training whose loss is multiplied, step by step, by
+the mean weight that re-weighting recorded; and re-weighting with weights normalised to mean one, at plain training's
+learning rate. Both ask whether a gain is more than a larger step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.lab.table import Column, Table
+from reweigh.method import Method, method
+
+BASELINE = "mean"
+SCALED_BASELINE = "mean × mean weight of rgd"
+NORMALISED = "rgd, mean weight one"
+#: Seeds of the comparison count from zero; tuning uses one far from them.
+TUNING_SEED = 10_000
+#: The paper's multipliers of the baseline's learning rate; the first is the baseline's own.
+RATE_MULTIPLIERS = (1.0, 0.75, 0.5, 1.25, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A recipe with its settings resolved: everything a plan needs to know."""
+
+    recipe: str
+    table: Table
+    settings: Mapping[str, Any]
+
+    def column_settings(self, column: Column) -> dict[str, Any]:
+        """The settings of one column."""
+        unknown = set(column.settings) - set(self.settings)
+        if unknown:
+            raise ValueError(f"column {column.name!r} sets {sorted(unknown)}, which the recipe does not have.")
+        return {**self.settings, **column.settings}
+
+    def row_settings(self, column: Column, label: str) -> dict[str, Any]:
+        """The settings of one row of a column."""
+        own = self.table.row(label).settings
+        unknown = set(own) - set(self.settings)
+        if unknown:
+            raise ValueError(f"row {label!r} sets {sorted(unknown)}, which the recipe does not have.")
+        return {**self.column_settings(column), **own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One candidate of a method's tuning."""
+
+    method: str
+    lr: float
+    #: Number of the random draw, where the recipe draws its hyper-parameters itself.
+    draw: int = 0
+
+    def settings(self, table: Table) -> dict[str, Any]:
+        """What the trial changes of a row's settings."""
+        return {"lr": self.lr, **({table.draws: self.draw} if table.draws else {})}
+
+
+def draws(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
+    """`count` candidates whose settings the recipe draws; here only the method's own search space is gone through."""
+    base = method(text)
+    axes = {} if as_written else search_axes(base)
+    return [
+        Trial(
+            method=str(with_values(base, {name: values[i % len(values)] for name, values in axes.items()})),
+            lr=lr,
+            draw=i,
+        )
+        for i in range(count)
+    ]
+
+
+def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
+    """`count` candidates for a method: its search space and the learning rate, spread as a Latin square.
+
+    The first candidate is the method as written at the baseline's rate. Each further one moves every
+    hyper-parameter at once, so that few trials still see all values of each. With `as_written` only the rate moves.
+    """
+    base = method(text)
+    axes = {**({} if as_written else search_axes(base)), "": _rates(count)}
+    longest = max(len(values) for values in axes.values())
+    found: dict[Trial, None] = {}
+    for i in range(longest * longest * count):
+        # One axis more is shifted by one more for each full turn, so that combinations repeat late.
+        turn = i // longest
+        chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(axes.items())}
+        rate = chosen.pop("")
+        found[Trial(method=str(with_values(base, chosen)), lr=lr * rate)] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+def tuning(question: Question) -> list[Spec]:
+    """The tuning runs of every method in every column that tunes."""
+    table = question.table
+    specs: list[Spec] = []
+    for column in table.columns:
+        if table.trials_of(column) < 2:
+            continue
+        for text in table.methods_of(column):
+            settings = question.row_settings(column, text)
+            written = table.row(text).method
+            candidates = draws if table.draws else trials
+            found = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
+            specs += [
+                Spec(
+                    recipe=question.recipe,
+                    column=column.name,
+                    label=text,
+                    settings={**settings, **trial.settings(table)},
+                    method=trial.method,
+                    seed=TUNING_SEED,
+                    stage="tune",
+                )
+                for trial in found
+            ]
+    return specs
+
+
+def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[str, str], Trial]:
+    """The best trial of each method in each column, by the table's rule on validation data.
+
+    Cells that do not tune take every method as written, at the baseline's learning rate.
+    """
+    table = question.table
+    candidates: dict[tuple[str, str], list[tuple[float, Trial]]] = {}
+    for spec in specs:
+        run = Run(spec, root)
+        if not run.done:
+            continue
+        values = table.selecting(run.records())
+        trial = Trial(method=spec.method, lr=spec.settings["lr"], draw=spec.settings[table.draws] if table.draws else 0)
+        candidates.setdefault((spec.column, spec.label), []).append((values[table.best(values)], trial))
+    chosen = {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
+    untuned = as_written(question)
+    return chosen | {key: untuned[key] for key in untuned if not _tunes(question, key[0])}
+
+
+def as_written(question: Question) -> dict[tuple[str, str], Trial]:
+    """Every method as written, at the baseline's learning rate."""
+    return {
+        (column.name, text): Trial(
+            method=str(method(question.table.row(text).method)), lr=question.row_settings(column, text)["lr"]
+        )
+        for column in question.table.columns
+        for text in question.table.methods_of(column)
+    }
+
+
+def _tunes(question: Question, name: str) -> bool:
+    return any(question.table.trials_of(c) > 1 for c in question.table.columns if c.name == name)
+
+
+def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> list[Spec]:
+    """The runs that are reported: each method as tuned, and normalised re-weighting, on the same seeds."""
+    specs: list[Spec] = []
+    for column in question.table.columns:
+        rows = {m: chosen[column.name, m] for m in question.table.methods_of(column) if (column.name, m) in chosen}
+        if _controlled(question, column, rows):
+            normalised = with_values(method(rows[question.table.primary].method), {"normalize": "mean"})
+            rows[NORMALISED] = replace(rows[BASELINE], method=str(normalised))
+        for label, trial in rows.items():
+            settings = question.row_settings(column, question.table.primary if label == NORMALISED else label)
+            specs += [
+                Spec(
+                    recipe=question.recipe,
+                    column=column.name,
+                    label=label,
+                    settings={**settings, **trial.settings(question.table)},
+                    method=trial.method,
+                    seed=seed,
+                )
+                for seed in range(question.table.seeds_of(column))
+            ]
+    return specs
+
+
+def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]:
+    """Plain training with its loss times the mean weight that re-weighting had at that step, seed by seed.
+
+    The learning rate is the baseline's own and is never multiplied: Adam would make that control unfair.
+    """
+    by_row = {(s.column, s.label, s.seed): s for s in comparison}
+    normalised = {s.column for s in by_row.values() if s.label == NORMALISED}
+    controls: list[Spec] = []
+    for (column, label, seed), spec in by_row.items():
+        if label == question.table.primary and column in normalised:
+            controls.append(replace(by_row[column, BASELINE, seed], label=SCALED_BASELINE, scale_from=spec.id))
+    return controls
+
+
+def _controlled(question: Question, column: Column, rows: Mapping[str, Trial]) -> bool:
+    """Whether there is a scale to control: other methods' weights have mean one already."""
+    primary = rows.get(question.table.primary)
+    return (
+        question.table.controls_of(column)
+        and primary is not None
+        and BASELINE in rows
+        and hasattr(method(primary.method).objective, "normalize")
+    )
+
+
+def search_axes(base: Method) -> dict[str, tuple[Any, ...]]:
+    """The hyper-parameters worth searching of every part of a method, by dotted name."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for slot, value in base.parts():
+        for name, values in getattr(value, "search", {}).items():
+            # The method as written comes first, so that trial one is what the user asked for; and its sign is kept,
+            # since a negative tilt is another method and not another value.
+            written = getattr(value, name)
+            if isinstance(written, float) and written < 0 and all(v > 0 for v in values):
+                values = tuple(-v for v in values)
+            axes[f"{slot}.{name}"] = (written, *(v for v in values if v != written))
+    return axes
+
+
+def with_values(base: Method, changes: Mapping[str, Any]) -> Method:
+    """The method with some hyper-parameters replaced; a bare name belongs to the objective."""
+    for name, value in changes.items():
+        slot, _, field = name.rpartition(".")
+        slot = slot or "objective"
+        base = replace(base, **{slot: replace(getattr(base, slot), **{field: value})})
+    return base
+
+
+def _rates(count: int) -> tuple[float, ...]:
+    """The learning-rate multipliers: the paper's five, and between and around them when more trials are paid for."""
+    if count <= len(RATE_MULTIPLIERS):
+        return RATE_MULTIPLIERS[:count]
+    extra = count - len(RATE_MULTIPLIERS)
+    # A quarter to twice the rate in equal ratios, at the middles of the steps: none of these is one of the five.
+    finer = (round(0.25 * 8.0 ** ((i + 0.5) / extra), 4) for i in range(extra))
+    return RATE_MULTIPLIERS + tuple(finer)

@@ -1,0 +1,144 @@
+"""What a recipe asks, as a value: its rows, its columns, its metric and the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table: a setting of the experiment, and the paper's figures for it.
+
+    Parameters
+    ----------
+    name
+        The column's head.
+    settings
+        Which settings differ from the preset.
+    paper
+        The paper's figure for each row, in the table's unit; rows it does not have are left out.
+    stand_in
+        What the data stands in for, if it is not the paper's own.
+    methods, seeds, trials, controls
+        The table's own unless given: a column that costs more may have fewer.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    paper: Mapping[str, float] = field(default_factory=dict[str, float])
+    stand_in: str | None = None
+    methods: tuple[str, ...] | None = None
+    seeds: int | None = None
+    trials: int | None = None
+    controls: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """How a row is made whose label is not simply the text of a method.
+
+    Parameters
+    ----------
+    method
+        The method's text.
+    settings
+        Which settings differ from those of the column: the recipe's algorithm, for example, and its learning rate.
+    """
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The plan of an experiment and of its report.
+
+    Parameters
+    ----------
+    title, question
+        What a reader sees first.
+    columns
+        The columns.
+    methods
+        The rows, as method texts. The baseline `mean` is always among them, and the two scale controls are added.
+    rows
+        What the rows stand for whose label is not the text of their method, by label.
+    metric
+        The recorded number that is reported, and `metric_name` what it is called.
+    select
+        The recorded validation number that chooses epochs and hyper-parameters; the rule is its largest value, or
+        its smallest with `smallest=True`.
+    primary
+        The row whose comparison with the baseline is declared beforehand.
+    seeds, trials
+        Paired seeds, and tuning trials of every method.
+    smallest
+        Whether less is better.
+    as_written
+        Whether tuning keeps the rows' hyper-parameters as they are written and tries learning rates only.
+    controls
+        Whether the two scale controls run; False only where a factor on the loss cannot matter.
+    overlap
+        The share of rows that each seed tests on, where seeds are splits of *one* data set: their training rows
+        overlap, and the intervals are corrected for it. 0 where seeds are independent.
+    draws
+        The setting that counts tuning trials, where the recipe draws hyper-parameters itself: 0 takes them as written,
+        every other number is a random draw of its own. The learning rate is then the recipe's to draw as well.
+    notes
+        What departs from the paper, for the page.
+    """
+
+    title: str
+    question: str
+    columns: tuple[Column, ...]
+    methods: tuple[str, ...]
+    metric: str
+    metric_name: str
+    select: str
+    primary: str = "rgd"
+    seeds: int = 5
+    trials: int = 5
+    smallest: bool = False
+    as_written: bool = False
+    controls: bool = True
+    overlap: float = 0.0
+    draws: str = ""
+    notes: tuple[str, ...] = ()
+    rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
+
+    def methods_of(self, column: Column) -> tuple[str, ...]:
+        """The rows of one column."""
+        return self.methods if column.methods is None else column.methods
+
+    def row(self, label: str) -> Row:
+        """What the row of this label stands for: itself, unless the table says otherwise."""
+        return self.rows.get(label) or Row(method=label)
+
+    def seeds_of(self, column: Column) -> int:
+        """The paired seeds of one column."""
+        return self.seeds if column.seeds is None else column.seeds
+
+    def trials_of(self, column: Column) -> int:
+        """The tuning trials of every row of one column."""
+        return self.trials if column.trials is None else column.trials
+
+    def controls_of(self, column: Column) -> bool:
+        """Whether the scale controls of one column run."""
+        return self.controls if column.controls is None else column.controls
+
+    @property
+    def rule(self) -> str:
+        """The selection rule in words."""
+        return f"{'smallest' if self.smallest else 'largest'} {self.select}, earliest epoch on ties"
+
+    def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
+        """What the rule looks at, one number a record; NaN, which never wins, where a record has none."""
+        return [float(record.get(self.select, float("nan"))) for record in records]
+
+    def best(self, values: list[float]) -> int:
+        """The index the rule chooses; NaN never wins."""
+        sign = -1.0 if self.smallest else 1.0
+        ranked = [sign * v if v == v else float("-inf") for v in values]
+        return max(range(len(ranked)), key=lambda i: ranked[i])

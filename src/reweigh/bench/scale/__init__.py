@@ -1,1 +1,0 @@
-"""One training on many processes: input that streams, sharded checkpoints, and what `torchrun` starts."""

@@ -1,0 +1,1 @@
+"""Images that do not fit into memory: reading, changing and batching them."""

@@ -1,0 +1,191 @@
+"""Supervised learning: any model, any method, examples drawn by a sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reweigh._array import widen
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.train import device as devices
+from reweigh.bench.train.driver import Nonfinite, Program, Seen
+from reweigh.bench.train.objective import LiveObjective
+from reweigh.bench.train.records import Record
+from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.task import Task, predict
+from reweigh.method import Built, Method
+from reweigh.torch.steps import Closure
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Supervised(Program):
+    """One model trained on one task.
+
+    Parameters
+    ----------
+    task, model, method, training, seeds
+        The problem, the model with its initial parameters, and how to train it.
+    augment
+        Applied to each training batch.
+    device
+        Where to train; the process's own device unless given.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        method: Method,
+        training: Training,
+        seeds: Seeds,
+        *,
+        augment: Augment | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.task, self.training, self.augment = task, training, augment
+        self.device = devices.current() if device is None else device
+        self.module = model.to(self.device)
+        self.units = len(task.x_train)
+        self.noisy = task.noisy
+        batch_size = min(training.batch_size, self.units)
+        self.every = -(-self.units // batch_size)
+        self.steps = self.every * training.epochs
+        built: Built = method.build(task.context(self.steps))
+        self.loss = built.loss
+        self.objectives = (LiveObjective(built.objective),)
+        self.sampler = built.sampler.start(
+            self.units, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train
+        )
+        self.optimizer = training.build(self.module.parameters())
+        self.stepper = built.step.start(self.module)
+        self.average = None if built.average is None else built.average.start(self.module)
+        self.nonfinite = Nonfinite(training.nonfinite, self.every)
+        self.x, self.y = devices.Rows(task.x_train, self.device), devices.Rows(task.y_train, self.device)
+        self.groups = None if task.groups is None else devices.Rows(task.groups, self.device)
+        self.held = {part: devices.Rows(getattr(task, f"x_{part}"), self.device) for part in ("val", "test")}
+        self.meta = devices.moved(task.meta, self.device)
+        self.augmentation, self.meta_order = seeds.torch("augmentation"), seeds.torch("meta")
+        self._batches: Iterator[list[int]] = iter(())
+
+    def epoch(self, number: int) -> AbstractContextManager[Any]:
+        """The sampler's order of this epoch."""
+        self.sampler.set_epoch(number)
+        self._batches = iter(self.sampler)
+        return nullcontext()
+
+    def set_rate(self, step: int) -> None:
+        """The schedule's rate, for every group of parameters."""
+        rate = self.training.lr * self.training.rate_factor(step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def step(self, step: int) -> Seen:
+        """One step on the sampler's next examples."""
+        return self.take(torch.as_tensor(next(self._batches)), step)
+
+    def take(self, indices: Tensor, step: int) -> Seen:
+        """One step on these examples."""
+        live = self.objectives[0]
+        x, y = self.x[indices], self.y[indices]
+        if self.augment is not None:
+            x = self.augment(x, self.augmentation)
+
+        def objective(losses: Tensor) -> Tensor:
+            own = self.loss.sample_weight(y, step / self.steps)
+            drawn = self.sampler.sample_weight(indices, losses.detach())
+            groups = None if self.groups is None else self.groups[indices]
+            # A regulariser that a model has of its own is not a unit's loss: it comes after weighting.
+            penalty: Tensor | float = getattr(self.module, "penalty", 0.0)
+            if drawn is None:
+                return live(losses, own, groups=groups) + penalty
+            # Correction factors make the estimate unbiased for the mean over the data, so the count divides it.
+            measure = drawn if own is None else drawn * own
+            return live(losses, measure, count=len(indices), groups=groups) + penalty
+
+        def losses_of(output: Tensor, target: Tensor) -> Tensor:
+            losses = self.loss(widen(output), target)
+            if target is y:  # a bilevel step asks for the losses of other batches too
+                # A step that asks again may have moved the parameters already, and can no longer be refused.
+                if live.losses is None:
+                    self.nonfinite.judge(losses.detach(), step)
+                live.losses = losses.detach()
+            return losses
+
+        closure = Closure(
+            model=self.module,
+            batch=(x, y),
+            losses=losses_of,
+            objective=objective,
+            meta_batch=self._meta_batch(),
+            context=lambda: devices.autocast(self.device, self.training.precision),
+        )
+        self.stepper.step(self.optimizer, closure)
+        losses, weights = self._seen(x, y)
+        self._tell_sampler(indices, losses)
+        return Seen(losses, weights, indices.to(self.device, non_blocking=True))
+
+    def _tell_sampler(self, indices: Tensor, losses: Tensor) -> None:
+        if not self.sampler.adaptive:
+            return
+        known = torch.isfinite(losses)  # a training that breaks down is recorded as such, and draws on
+        if bool(known.any()):
+            self.sampler.update(indices[known.to(indices.device)], losses[known])
+
+    def _seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses and weights of the batch; steps that weigh by themselves report their own weights."""
+        live = self.objectives[0]
+        losses = live.losses
+        if losses is None:  # the step looked at other data: note all the same how the batch does
+            self.module.eval()
+            with torch.no_grad():
+                losses = self.loss(self.module(x), y)
+            self.module.train()
+        own: Tensor | None = getattr(self.stepper, "weights", None)
+        if own is not None:
+            return losses, own * len(losses)
+        return losses, torch.ones_like(losses) if live.weights is None else live.weights
+
+    def _meta_batch(self) -> tuple[Tensor, Tensor] | None:
+        if self.meta is None:
+            return None
+        x, y = self.meta
+        chosen = torch.randint(len(x), (min(len(x), self.training.batch_size),), generator=self.meta_order)
+        chosen = chosen.to(self.device, non_blocking=True)
+        return x[chosen], y[chosen]
+
+    def evaluate(self, *, last: bool) -> Record:
+        """Scores on validation and test examples."""
+        record: Record = {}
+        for part, x in self.held.items():
+            outputs = predict(self.module, x, precision=self.training.precision)
+            record |= {f"{part}/{name}": value for name, value in self.task.score(part, outputs.cpu()).items()}
+        return record
+
+    def facts(self) -> Record:
+        """Classes and how many examples each has."""
+        return self.task.facts()
+
+    def state(self) -> dict[str, Any]:
+        """Model, optimiser, step, sampler and random streams."""
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "stepper": self.stepper.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "augmentation": self.augmentation.get_state(),
+            "meta_order": self.meta_order.get_state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.stepper.load_state_dict(state["stepper"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.augmentation.set_state(state["augmentation"])
+        self.meta_order.set_state(state["meta_order"])

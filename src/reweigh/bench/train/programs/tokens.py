@@ -1,0 +1,127 @@
+"""Language models: cross entropy over a vocabulary, tokens or sequences weighed, trained by AdamW."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.train import device as devices
+from reweigh.bench.train.driver import Program, Seen
+from reweigh.bench.train.objective import LiveObjective
+from reweigh.method import Method
+from reweigh.objectives.mean import Mean
+from reweigh.torch import chunked_cross_entropy
+
+Level = Literal["token", "sequence"]
+
+
+class TokenLoss:
+    """Cross entropy over a vocabulary with an objective at work: never all logits at once, state and weights kept.
+
+    Every target counts: what is not to be predicted is left out before. After a call `live.losses` and `live.weights`
+    are those of the units, tokens or sequences.
+    """
+
+    def __init__(self, method: Method, level: Level) -> None:
+        others = [slot for slot, _ in method.parts() if slot != "objective"]
+        if others:
+            raise ValueError(
+                f"this recipe re-weights cross entropy over tokens and trains by AdamW, got {str(method)!r}, which "
+                f"names a {others[0]} too. Leave that part out."
+            )
+        self.live = LiveObjective(method.objective)
+        self.level: Level = level
+
+    def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The loss to descend."""
+        live = self.live
+        if live.objective.stateful:
+            losses = chunked_cross_entropy(hidden, weight, targets, Mean(), bias=bias, reduction="none")
+            return live(self._units(losses))
+        loss, losses = chunked_cross_entropy(
+            hidden, weight, targets, live.objective, bias=bias, level=self.level, return_losses=True
+        )
+        live.losses = self._units(losses).detach()
+        live.weights = self.of(live.losses)
+        return loss * live.factor
+
+    def of(self, losses: Tensor) -> Tensor:
+        """The weights that units of these losses would get now."""
+        return self.live.objective.weigh(losses, self.live.state).weights
+
+    def _units(self, losses: Tensor) -> Tensor:
+        return losses.mean(1) if self.level == "sequence" and losses.ndim == 2 else losses.flatten()
+
+
+class TokenTraining(Program):
+    """A language model trained by AdamW on the sum of some losses; a recipe adds what they are of, and its scores.
+
+    Parameters
+    ----------
+    model
+        The model with its initial parameters.
+    losses
+        The losses that `loss` adds up; what the first one weighs is recorded.
+    steps, every
+        Steps of the training, and steps between two looks at held-out text.
+    rate, weight_decay
+        The learning rate of a step, and AdamW's decay.
+    seeds
+        Random streams.
+    device
+        Where to train; the process's own device unless given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Sequence[TokenLoss],
+        *,
+        steps: int,
+        every: int,
+        rate: Callable[[int], float],
+        weight_decay: float,
+        seeds: Seeds,
+        device: torch.device | None = None,
+    ) -> None:
+        self.device = devices.current() if device is None else device
+        self.module = model.to(self.device)
+        self.objectives = [loss.live for loss in losses]
+        self.steps, self.every, self.rate, self.seeds = steps, every, rate, seeds
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=rate(0), weight_decay=weight_decay)
+
+    @abstractmethod
+    def loss(self, step: int) -> Tensor:
+        """The sum to descend at a step."""
+
+    def set_rate(self, step: int) -> None:
+        """The schedule's rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(step)
+
+    def step(self, step: int) -> Seen:
+        """One step on new text."""
+        with self.seeds.ambient(f"dropout {step}"):
+            loss = self.loss(step)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        weights = [live.weights for live in self.objectives if live.weights is not None]
+        first = self.objectives[0].losses
+        assert first is not None
+        # The loss is a sum of weighted means, so its scale is the mean of their mean weights.
+        return Seen(first, weights[0], mean_weight=torch.stack([own.mean() for own in weights]).mean())
+
+    def state(self) -> dict[str, Any]:
+        """Model and optimiser; random numbers are a function of the step."""
+        return {"model": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from reweigh.bench.lab.stats import Difference, corrected, mean_and_sd, paired, resampled
+
+#: Differences 1, 2, 3: mean 2, sd 1, standard error 1/sqrt(3), t quantile with 2 degrees 4.302653.
+HAND = ([11.0, 12.0, 13.0], [10.0, 10.0, 10.0])
+
+
+def difference(p: float, *, primary: bool = False, mean: float = 1.0) -> Difference:
+    return Difference(n=10, mean=mean, sd=1.0, low=mean - 0.5, high=mean + 0.5, effect=mean, p=p, primary=primary)
+
+
+def test_paired_matches_hand_worked_numbers():
+    found = paired(*HAND)
+    assert (found.n, found.mean, found.sd, found.effect) == (3, 2.0, 1.0, 2.0)
+    assert found.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
+    assert found.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-5)
+    # With two degrees of freedom the t distribution has a closed form: p = 1 - t / sqrt(t^2 + 2).
+    t = 2 * math.sqrt(3)
+    assert found.p == pytest.approx(1 - t / math.sqrt(t**2 + 2), abs=1e-12)
+    assert found.p_permutation is None
+
+
+@given(st.integers(2, 12), st.integers(0, 10_000))
+def test_paired_matches_scipy_on_the_two_samples(n: int, seed: int):
+    draw = np.random.default_rng(seed)
+    ours, theirs = draw.normal(1, 2, n), draw.normal(0, 1, n)
+    found, reference = paired(ours.tolist(), theirs.tolist()), scipy_stats.ttest_rel(ours, theirs)
+    assert found.p == pytest.approx(reference.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(reference.confidence_interval(0.95)))
+
+
+@pytest.mark.parametrize(("n", "seed"), [(9, 0), (9, 1), (10, 2), (12, 3)])
+def test_sign_flips_match_a_brute_force_enumeration(n: int, seed: int):
+    ours = np.random.default_rng(seed).normal(0.5, 1, n)
+    signs = np.array(list(itertools.product((1, -1), repeat=n)))
+    share = np.mean(np.abs(signs @ ours) >= abs(ours.sum()) - 1e-9)
+    assert paired(ours.tolist(), [0.0] * n).p_permutation == pytest.approx(share, abs=1e-12)
+
+
+def test_sign_flips_of_many_pairs_are_sampled_and_repeatable():
+    ours = np.random.default_rng(4).normal(0.4, 1, 24).tolist()
+    first, second = paired(ours, [0.0] * 24), paired(ours, [0.0] * 24)
+    assert first.p_permutation == second.p_permutation
+    assert first.p_permutation == pytest.approx(first.p, abs=0.02)  # for normal data the two tests nearly agree
+
+
+def test_identical_differences_are_no_certainty():
+    two, six = paired([1.1, 1.2], [1.0, 1.1]), paired([1.1] * 6, [1.0] * 6)
+    assert two.p == 0.5  # both signs equal: one of two
+    assert six.p == 2 / 64
+    assert two.conclusion() == "no evidence"
+    assert six.conclusion() == "better"
+    assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
+    assert two.constant
+    assert six.constant
+    assert not paired(*HAND).constant
+    assert not paired([2.0], [1.0]).constant, "one pair has no deviation"
+
+
+def test_identical_differences_are_told_without_an_interval():
+    six, split = paired([1.1] * 6, [1.0] * 6), resampled([1.1] * 4, [1.0] * 4, test_share=0.2)
+    assert six.verdict("rgd", "mean", "accuracy") == "rgd improves on mean in accuracy: +0.10 in every pair, n = 6."
+    assert split.verdict("rgd", "mean", "accuracy") == (
+        "No evidence of a difference in accuracy between rgd and mean: +0.10 in every pair, n = 4."
+    )
+
+
+def test_rounding_is_no_difference():
+    found = paired([0.8 + 1e-16] * 8, [0.8 - 1e-16] * 8)
+    assert (found.mean, found.p, found.conclusion()) == (0.0, 1.0, "no evidence")
+
+
+def test_one_pair_says_nothing():
+    found = paired([2.0], [1.0])
+    assert found.conclusion() == "too few pairs"
+    assert "run more seeds" in found.verdict("rgd", "mean", "accuracy")
+
+
+@pytest.mark.parametrize("bad", [([1.0], [1.0, 2.0]), ([], []), ([math.nan, 1.0], [1.0, 1.0]), ([math.inf], [1.0])])
+def test_unpaired_or_diverged_numbers_are_refused(bad: tuple[list[float], list[float]]):
+    with pytest.raises(ValueError, match="paired statistics need"):
+        paired(*bad)
+
+
+def test_resampled_matches_the_formula_worked_by_hand():
+    # Ten-fold-like splits of one data set: test share 1/5, so n_test / n_train = 1/4;
+    # standard error 1 * sqrt(1/3 + 1/4) = sqrt(7/12).
+    found, plain = resampled(*HAND, test_share=0.2), paired(*HAND)
+    error = math.sqrt(7 / 12)
+    assert found.low == pytest.approx(2 - 4.302653 * error, abs=1e-5)
+    assert found.high == pytest.approx(2 + 4.302653 * error, abs=1e-5)
+    t = 2 / error
+    assert found.p == pytest.approx(1 - t / math.sqrt(t**2 + 2), abs=1e-12)
+    assert found.low < plain.low
+    assert found.p > plain.p
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.2])
+def test_resampled_needs_a_share(share: float):
+    with pytest.raises(ValueError, match="test_share"):
+        resampled(*HAND, test_share=share)
+
+
+def test_holm_matches_hand_worked_numbers():
+    # Sorted: .01*4, .02*3, .03*2, .04*1, then made monotone: .04, .06, .06, .06.
+    found = corrected({name: difference(p) for name, p in {"d": 0.04, "a": 0.01, "c": 0.03, "b": 0.02}.items()})
+    assert {name: round(d.p_holm or 0, 12) for name, d in found.items()} == {"d": 0.06, "a": 0.04, "c": 0.06, "b": 0.06}
+    assert list(found) == ["d", "a", "c", "b"]
+
+
+def test_the_declared_comparison_is_not_corrected():
+    found = corrected({"rgd": difference(0.03, primary=True), "a": difference(0.03), "b": difference(0.04)})
+    assert found["rgd"].p_holm is None
+    assert found["rgd"].decisive_p == 0.03
+    assert found["a"].decisive_p == 0.06  # two comparisons, not three
+    assert found["rgd"].conclusion() == "better"
+    assert found["a"].conclusion() == "no evidence"
+    assert corrected({"rgd": difference(0.5, primary=True)})["rgd"].p_holm is None
+
+
+def test_verdicts_in_plain_words():
+    better, worse, unclear = difference(0.001), difference(0.001, mean=-1.0), difference(0.3, mean=0.2)
+    assert better.verdict("rgd", "mean", "accuracy") == (
+        "rgd improves on mean in accuracy: +1.00 [+0.50, +1.50], n = 10."
+    )
+    assert worse.verdict("rgd", "mean", "accuracy", scale=100, unit=" points", digits=1) == (
+        "rgd is worse than mean in accuracy: -100.0 points [-150.0, -50.0], n = 10."
+    )
+    assert unclear.verdict("rgd", "mean", "accuracy").startswith(
+        "No evidence of a difference in accuracy between rgd and mean: +0.20 "
+    )
+
+
+def test_less_may_be_better():
+    assert difference(0.001, mean=-1.0).conclusion(smallest=True) == "better"
+    assert "is worse than" in difference(0.001).verdict("rgd", "mean", "error", smallest=True)
+
+
+def test_mean_and_sample_deviation():
+    assert mean_and_sd([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == (5.0, pytest.approx(math.sqrt(32 / 7)))
+    mean, sd = mean_and_sd([3.0])
+    assert mean == 3.0
+    assert math.isnan(sd)
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    draw = np.random.default_rng(5)
+    samples = draw.normal(0.3, 1.0, (400, 8))
+    covered = [d.low <= 0.3 <= d.high for d in (paired(row.tolist(), [0.0] * 8) for row in samples)]
+    assert 0.92 <= np.mean(covered) <= 0.98
+
+
+def test_statistics_do_not_touch_the_global_generator():
+    np.random.seed(0)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    paired(np.arange(20.0).tolist(), [3.0] * 20)
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002

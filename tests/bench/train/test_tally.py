@@ -1,0 +1,37 @@
+"""What is recorded of losses and weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reweigh.bench.train.tally import EpochTally, clip_levels
+from reweigh.method import method
+
+LOSSES = torch.tensor([0.1, 0.6, 1.2, 3.0])
+
+
+def records(*texts: str) -> list[dict]:
+    objectives = [method(text).objective for text in texts]
+    tally = EpochTally(len(texts), len(LOSSES))
+    losses = LOSSES.repeat(len(texts), 1)
+    tally.update(torch.arange(len(LOSSES)).repeat(len(texts), 1), losses, torch.ones_like(losses))
+    return tally.close(clip_levels(objectives))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("rgd", 0.5), ("rgd:offset=-0.5", 0.75), ("rgd:offset=0.5", 0.25), ("rgd:tau=3", 0.25)]
+)
+def test_the_clip_share_counts_losses_from_the_clip_level_on_offset_included(text, share):
+    assert records(text)[0]["weights/clip_share"] == share
+
+
+@pytest.mark.parametrize("text", ["mean", "redescending", "rgd:tau=none,gamma=1"])
+def test_an_objective_without_a_clip_level_has_no_clip_share(text):
+    assert "weights/clip_share" not in records(text)[0]
+
+
+def test_members_without_a_clip_level_have_no_share_beside_those_with_one():
+    clipped, free = records("rgd", "redescending")
+    assert clipped["weights/clip_share"] == 0.5
+    assert "weights/clip_share" not in free
