@@ -68,7 +68,7 @@ def test_identical_differences_are_no_certainty():
 
 
 def test_identical_differences_are_told_without_an_interval():
-    six, split = paired([1.1] * 6, [1.0] * 6), resampled([1.1] * 4, [1.0] * 4, test_share=0.2)
+    six, split = paired([1.1] * 6, [1.0] * 6), resampled([1.1] * 4, [1.0] * 4, test_over_train=0.25)
     assert six.verdict("rgd", "mean", "accuracy") == "rgd improves on mean in accuracy: +0.10 in every pair, n = 6."
     assert split.verdict("rgd", "mean", "accuracy") == (
         "No evidence of a difference in accuracy between rgd and mean: +0.10 in every pair, n = 4."
@@ -93,10 +93,10 @@ def test_unpaired_or_diverged_numbers_are_refused(bad: tuple[list[float], list[f
 
 
 def test_resampled_matches_the_formula_worked_by_hand():
-    # Ten-fold-like splits of one data set: test share 1/5, so n_test / n_train = 1/4;
-    # standard error 1 * sqrt(1/3 + 1/4) = sqrt(7/12).
-    found, plain = resampled(*HAND, test_share=0.2), paired(*HAND)
-    error = math.sqrt(7 / 12)
+    # A fifth of the rows for testing, a fifth for validation and three fifths for training: n_test / n_train = 1/3;
+    # standard error 1 * sqrt(1/3 + 1/3) = sqrt(2/3).
+    found, plain = resampled(*HAND, test_over_train=0.2 / 0.6), paired(*HAND)
+    error = math.sqrt(2 / 3)
     assert found.low == pytest.approx(2 - 4.302653 * error, abs=1e-5)
     assert found.high == pytest.approx(2 + 4.302653 * error, abs=1e-5)
     t = 2 / error
@@ -105,10 +105,10 @@ def test_resampled_matches_the_formula_worked_by_hand():
     assert found.p > plain.p
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.2])
-def test_resampled_needs_a_share(share: float):
-    with pytest.raises(ValueError, match="test_share"):
-        resampled(*HAND, test_share=share)
+@pytest.mark.parametrize("ratio", [0.0, -0.2, math.inf, math.nan])
+def test_resampled_needs_a_ratio_of_rows(ratio: float):
+    with pytest.raises(ValueError, match="test_over_train"):
+        resampled(*HAND, test_over_train=ratio)
 
 
 def test_holm_matches_hand_worked_numbers():

@@ -31,6 +31,10 @@ EMBEDDED = "digits"
 _EMBEDDED_IMBALANCE = 20.0
 #: Shares of the rows that are tested on, and that choose hyper-parameters and epochs.
 _TEST, _VAL = 0.2, 0.2
+_SAME_TEST = (
+    "Every split tests on the same rows: intervals are about other training rows and seeds, given these test rows. "
+    "Other test rows would add to them."
+)
 #: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
 _LEFT_OUT = 0.1
 #: Options about a table's columns and rows.
@@ -109,6 +113,19 @@ class Problem:
         assert self.frame is not None
         assert self.schema is not None
         return self.frame, self.schema
+
+    @property
+    def train_share(self) -> float:
+        """The share of rows that a split trains on: neither tested on nor held out for validation."""
+        return (1 - self.test_share) * (1 - _VAL / (1 - _TEST))
+
+    @property
+    def test_over_train(self) -> float:
+        """The rows that a split tests on over those it trains on, by which overlapping splits are corrected.
+
+        Where the test rows are fixed, the rows that change sides are those held out for validation.
+        """
+        return _TEST / (1 - _TEST - _VAL) if self.test_rows is None else _VAL / (1 - _TEST - _VAL)
 
     @property
     def in_time(self) -> bool:
@@ -328,9 +345,9 @@ def _table(
         counts = np.bincount(labels.drop_nulls().to_numpy(), minlength=len(schema.classes)).tolist()
     groups = () if schema.group is None else _names(labelled.get_column(schema.group)).unique().sort().to_list()
     if schema.time is not None:
-        notes = (*notes, "Every split tests on the same rows, and leaves out another tenth of those to train on.")
+        notes = (*notes, "Every split leaves out another tenth of the rows to train on.", _SAME_TEST)
     elif test_rows is not None:
-        notes = (*notes, "Every split tests on the same rows; splits differ in what is trained on.")
+        notes = (*notes, _SAME_TEST)
     return Problem(
         name=Path(question.source).name,
         kind=schema.task,

@@ -64,7 +64,7 @@ class Settings(Supervised, DataQuestion):
 
 def settings(question: DataQuestion, problem: Problem, width: int) -> dict[str, Any]:
     """The settings that all models share, as plain values."""
-    rows = round(problem.rows * (1 - problem.test_share) * 0.75)
+    rows = round(problem.rows * problem.train_share)
     batch = 64
     while batch < 1024 and rows / batch > 128:
         batch *= 2
@@ -111,7 +111,7 @@ def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], 
         select=f"val/{metric.key}",
         primary=primary,
         smallest=metric.smallest,
-        overlap=problem.test_share,
+        overlap=problem.test_over_train,
         notes=problem.notes,
     )
 

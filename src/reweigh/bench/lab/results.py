@@ -284,7 +284,7 @@ def difference(
 ) -> stats.Difference:
     """The difference of two rows by the table's own statistics: seeds may be independent, or splits that overlap."""
     if table.overlap:
-        return stats.resampled(ours, theirs, test_share=table.overlap, primary=primary)
+        return stats.resampled(ours, theirs, test_over_train=table.overlap, primary=primary)
     return stats.paired(ours, theirs, primary=primary)
 
 

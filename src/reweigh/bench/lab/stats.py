@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -91,7 +92,7 @@ def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = 
     Parameters
     ----------
     ours, baseline
-        One number a seed.
+        One number per seed.
     primary
         Whether this comparison was declared before the runs, and so needs no correction.
 
@@ -135,35 +136,49 @@ def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = 
 
 
 def resampled(
-    ours: Sequence[float], baseline: Sequence[float], *, test_share: float, primary: bool = False
+    ours: Sequence[float], baseline: Sequence[float], *, test_over_train: float, primary: bool = False
 ) -> Difference:
     r"""The difference over repeated random splits of *one* data set, whose training sets overlap.
 
     The plain t interval is too narrow there. The corrected one multiplies the variance of the mean by
-    :math:`1 + n\,n_{test}/n_{train}`, that is, uses :math:`\sigma^2 (1/n + n_{test}/n_{train})`.
+    :math:`1 + n\,n_{test}/n_{train}`, that is, uses :math:`\sigma^2 (1/n + n_{test}/n_{train})`. For k folds, repeated
+    r times, give all r k differences and a ratio of 1 / (k - 1).
+
+    The interval is about new rows *and* new training sets. Where every split tests on the same rows it is conditional
+    on those: it shows how the difference varies with the training rows and the seed, and not how it would vary with
+    other test rows. `reweigh.bench.lab.intervals.rowwise` is about other test rows.
 
     Parameters
     ----------
     ours, baseline
-        One number a split.
-    test_share
-        The share of rows that each split tests on.
+        One number per split.
+    test_over_train
+        The rows that each split tests on, over the rows it *trains* on; rows held out for validation are neither.
     primary
         Whether this comparison was declared before the runs.
 
     Notes
     -----
-    References: Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003.
+    References: Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003; Bouckaert and
+    Frank, *Evaluating the Replicability of Significance Tests*, PAKDD 2004, for repeated folds.
     """
-    if not 0 < test_share < 1:
-        raise ValueError(f"`test_share` must be a number in (0, 1), got {test_share!r}.")
+    if not 0 < test_over_train < math.inf:
+        raise ValueError(f"`test_over_train` must be a positive number, got {test_over_train!r}.")
     plain = paired(ours, baseline, primary=primary)
     if plain.n < 2 or plain.constant:  # no factor widens an interval of no width
         return plain
-    error = plain.sd * np.sqrt(1.0 / plain.n + test_share / (1.0 - test_share))
-    width = float(stats.t.ppf(0.975, plain.n - 1)) * error
-    p = 2.0 * float(stats.t.sf(abs(plain.mean) / error, plain.n - 1))
-    return replace(plain, low=plain.mean - width, high=plain.mean + width, p=p, p_permutation=None)
+    error = plain.sd * math.sqrt(1.0 / plain.n + test_over_train)
+    return from_error(plain.mean, error, n=plain.n, sd=plain.sd, freedom=plain.n - 1, primary=primary)
+
+
+def from_error(
+    mean: float, error: float, *, n: int, sd: float, freedom: float, level: float = 0.95, primary: bool = False
+) -> Difference:
+    """A difference from its standard error and the degrees of freedom with which that was estimated."""
+    width = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    p = 2.0 * float(stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0.0)
+    effect = mean / sd if sd else math.nan
+    return Difference(n=n, mean=mean, sd=sd, low=mean - width, high=mean + width, effect=effect, p=p, primary=primary)
 
 
 def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:

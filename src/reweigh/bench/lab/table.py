@@ -81,8 +81,8 @@ class Table:
     controls
         Whether the two scale controls run; False only where a factor on the loss cannot matter.
     overlap
-        The share of rows that each seed tests on, where seeds are splits of *one* data set: their training rows
-        overlap, and the intervals are corrected for it. 0 where seeds are independent.
+        The rows that each seed tests on over the rows it trains on, where seeds are splits of *one* data set: their
+        training rows overlap, and the intervals are corrected for it. 0 where seeds are independent.
     draws
         The setting that counts tuning trials, where the recipe draws hyper-parameters itself: 0 takes them as written,
         every other number is a random draw of its own. The learning rate is then the recipe's to draw as well.
