@@ -192,6 +192,15 @@ def test_swad_just_started_mixes_in_nothing_older():
     assert weight(swad) == pytest.approx(mean(weights, 7, 12))
 
 
+def test_swad_counts_every_step_of_the_valley_once_and_none_before_it():
+    """The authors' code would mix in segments 4 and 5, which lie below the threshold of 1.365, and count 6 twice."""
+    curve = [3.0, 2.5, 1.2, 1.15, 1.1, 1.0, 1.05, 1.1, 1.1, 1.2, 1.1, 1.1, 1.1, *[5.0] * 6]
+    swad, weights = run(SWAD(checkpoint_freq=2), curve)
+    assert swad.threshold == pytest.approx(1.365)
+    assert (swad.start_step, swad.end_step) == (11, 26)
+    assert weight(swad) == pytest.approx(mean(weights, 11, 26))
+
+
 def test_swad_without_a_valley_is_the_last_segment():
     swad, weights = run(SWAD(checkpoint_freq=2), [5.0, 4.0, 3.0, 2.0])
     assert not swad.started

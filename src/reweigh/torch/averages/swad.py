@@ -54,10 +54,14 @@ class SWAD(Average):
 
     Notes
     -----
-    Rules and defaults of the authors' code (their VLCS runs use a ratio of 0.2 and segments of 50). Departures:
-    segments count by their number of steps, so unequal ones are averaged densely too; when training stops before
-    the tolerance window has filled, segments before the start are never mixed in; the threshold uses the
-    magnitude of the mean, so that negative losses work; at most `max(n_converge, n_tolerance)` segment means are
+    This is the algorithm as the paper states it, with segments in the place of single steps; defaults are those of
+    the authors' code (segments of 100 steps; on VLCS 50 and a ratio of 0.2, on DomainNet 500). What that code averages
+    is another set of segments. When n_tolerance exceeds n_converge, it also takes in the segments just before the
+    start, up to `n_tolerance - n_converge - 1` of them, whose losses are at or below the threshold, and then counts
+    the start twice; a valley that starts before n_tolerance segments are there counts some segments several times;
+    and when n_tolerance is n_converge or less, the start itself is left out. Here every step of the valley counts once
+    and no other step counts. Further departures: unequal segments count by their number of steps; the threshold uses
+    the magnitude of the mean, so that negative losses work; at most `max(n_converge, n_tolerance)` segment means are
     kept. Floating-point buffers are averaged like weights, integer ones copied: freeze BatchNorm as the authors
     do, or run `torch.optim.swa_utils.update_bn` at the end. References: Cha et al., *SWAD: Domain Generalization
     by Seeking Flat Minima*, NeurIPS 2021.

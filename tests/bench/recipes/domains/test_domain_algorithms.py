@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reweigh.bench.recipes import _domains
 from reweigh.bench.recipes.algorithms import domains
 from reweigh.bench.recipes.algorithms.domains import Batch, Network, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._reconstruction import reconstruction
@@ -40,7 +41,7 @@ def network(channels=0, dtype=torch.float64):
 def sgd(parameters, lr=0.1, **_):
     groups = [g if isinstance(g, dict) else {"params": [g]} for g in parameters]
     for group in groups:
-        group["lr"] = lr * group.pop("rate", 1.0)
+        group["lr"] = group.get("lr", lr) * group.pop("rate", 1.0)
     return torch.optim.SGD(groups, lr=lr)
 
 
@@ -103,21 +104,29 @@ def test_the_folder_is_the_registry():
 @pytest.mark.parametrize("name", domains.names())
 def test_random_search_draws_what_the_law_allows_and_nothing_else(name):
     config = domains.build(name)
-    one, same, other = (config.drawn(np.random.default_rng(seed)) for seed in (1, 1, 2))
+    recipe = {"lr": domains.power_of_ten(-5.0, -3.5)}
+    one, same, other = (config.drawn(np.random.default_rng(seed), recipe) for seed in (1, 1, 2))
     assert one == same
     assert (one != other) == bool(config.law)
     for field in dataclasses.fields(config):
-        if field.name not in config.law:
+        if field.name not in {*config.law, *config.recipe_law}:
             assert getattr(one, field.name) == getattr(config, field.name)
 
 
 def test_laws_have_their_ranges():
     rng = np.random.default_rng(0)
-    irm = [domains.build("irm").drawn(rng) for _ in range(300)]
+    irm = [domains.build("irm").drawn(rng, {}) for _ in range(300)]
     assert 0.1 <= min(c.weight for c in irm) < 1 < 1e4 < max(c.weight for c in irm) <= 1e5
-    dann = [domains.build("dann").drawn(rng) for _ in range(100)]
+    dann = [domains.build("dann").drawn(rng, {"lr": domains.power_of_ten(-5.0, -3.5)}) for _ in range(100)]
     assert {c.discriminator_steps for c in dann} <= set(range(1, 9))
     assert max(c.discriminator_steps for c in dann) > 4
+    # The whole of DomainBed's law: three to five layers there are two to four hidden ones.
+    assert {c.depth for c in dann} == {2, 3, 4}
+    assert {c.dropout for c in dann} == {0.0, 0.1, 0.5}
+    assert {c.beta1 for c in dann} == {0.0, 0.5}
+    assert all(64 <= c.width < 1024 and 1e-6 <= c.discriminator_decay <= 1e-2 for c in dann)
+    rates = [c.discriminator_lr for c in dann]
+    assert 1e-5 <= min(rates) < 2e-5 < 2e-4 < max(rates) <= 10**-3.5
 
 
 @pytest.mark.parametrize("name", domains.names())
@@ -417,6 +426,17 @@ def test_dann_gradient_penalty_is_the_squared_gradient_of_its_input():
     assert with_penalty - without == pytest.approx(2.0 * np.mean(squares), rel=1e-5)
 
 
+def test_the_discriminator_has_its_own_layers_rate_and_decay():
+    own = {"width": 6, "depth": 3, "dropout": 0.5, "discriminator_lr": 0.3, "discriminator_decay": 0.01}
+    learner = started("dann", **own)
+    kinds = "Linear ReLU Dropout"
+    assert [type(part).__name__ for part in learner.discriminator] == [*(3 * kinds.split()), "Linear"]
+    assert learner.discriminator[0].out_features == 6
+    groups = {name: optimizer.param_groups[0] for name, optimizer in learner.optimizers.items()}
+    assert (groups["discriminator"]["lr"], groups["discriminator"]["weight_decay"]) == (0.3, 0.01)
+    assert (groups["network"]["lr"], groups["network"]["weight_decay"]) == (0.1, 0)
+
+
 def test_cdann_counts_classes_evenly_and_sees_them():
     learner = started("cdann")
     drawn = batch()
@@ -471,7 +491,7 @@ def test_mldg_pairs_and_first_order_gradient():
         loss = F.cross_entropy(torch.func.functional_call(inner, stepped, (b.x,)), b.y)
         second = torch.autograd.grad(loss, [stepped[n] for n in names])
         for n, g, s in zip(names, first, second, strict=True):
-            total[n] += (g + 0.5 * s) / len(chosen)
+            total[n] += (g + 0.5 * s) / 3  # by the three domains, though there are two pairs
     for name, gradient in moved(learner, before).items():
         assert torch.allclose(gradient, total[name], atol=1e-10)
 
@@ -486,6 +506,21 @@ def test_mtl_remembers_means_and_predicts_with_those_at_hand():
     beside = learner.network.embed(held).mean(0).expand(5, FEATURES)
     expected = learner.network.head(torch.cat([learner.network.embed(held), beside], 1))
     assert torch.allclose(learner(held), expected)
+
+
+def test_mtl_adds_up_the_risks_of_the_domains():
+    learner = started("mtl", ema=1.0)
+    seen, before = batch(), snapshot(learner)
+    twin = copy.deepcopy(learner.network)
+    parts = zip(seen.parts(seen.x), seen.parts(seen.y), strict=True)
+    risks = []
+    for x, y in parts:
+        features = twin.embed(x)
+        risks.append(F.cross_entropy(twin.head(torch.cat([features, features.mean(0).expand_as(features)], 1)), y))
+    (risks[0] + risks[1] + risks[2]).backward()
+    learner.update(seen, weigher())
+    for name, gradient in moved(learner, before).items():
+        assert torch.allclose(gradient, dict(twin.named_parameters())[name].grad, atol=1e-10)
 
 
 def test_sagnet_style_and_content():
@@ -530,6 +565,39 @@ def test_arm_shares_contexts_within_a_support():
     assert torch.allclose(learner(x[:6]), learner.network(uneven))
 
 
+def test_arm_normalises_over_all_domains_together_and_mixes_none():
+    """Constant images, brighter by domain: joined, the context tells the domains apart; apart, it could not."""
+    embed = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Flatten())
+    config = Setup(
+        network=lambda channels: Network(copy.deepcopy(embed), 16, 2).double(),
+        optimizer=sgd,
+        domains=3,
+        classes=2,
+        steps=2,
+        shape=(1, 2, 2),
+    )
+    torch.manual_seed(0)
+    learner = domains.build("arm", support=4, width=3).start(config).double().train()
+    x = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64).repeat_interleave(4).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    seen = Batch(x=x.contiguous(), y=torch.tensor([0, 1] * 6), domains=3)
+    contexts = []
+    learner.network.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[0][:, 1].detach()))
+    twin = copy.deepcopy(learner.context)
+    learner.update(seen, weigher())
+    (shared,) = contexts
+    joined = twin(seen.x).detach()[:, 0]
+    expected = torch.cat([joined[i : i + 4].mean(0).expand(4, 2, 2) for i in (0, 4, 8)])
+    assert torch.allclose(shared, expected)
+    assert shared[[0, 4, 8]].flatten(1).std(0).min() > 0.01
+    # Three of a domain cannot be dealt in fours: each domain shares one context, and none is mixed with another.
+    contexts.clear()
+    uneven = Batch(x=x.reshape(3, 4, 1, 2, 2)[:, :3].flatten(0, 1), y=torch.tensor([0, 1, 0] * 3), domains=3)
+    learner.update(uneven, weigher())
+    for part in contexts[0].chunk(3):
+        assert torch.allclose(part, part[:1].expand_as(part))
+    assert not torch.allclose(contexts[0][0], contexts[0][3])
+
+
 def test_rsc_mutes_what_is_leant_on_most():
     head = nn.Linear(3, 2, bias=False).double()
     with torch.no_grad():
@@ -548,10 +616,26 @@ def test_miro_by_hand_and_its_faster_rate():
     assert float(unlikelihood(features, anchor, raw)) == pytest.approx(expected, rel=1e-4)
     learner = started("miro", rate=10.0)
     assert [group["lr"] for group in learner.optimizers["all"].param_groups] == [0.1, 1.0]
-    assert [len(raw) for raw in learner.raw] == [FEATURES, FEATURES]
+    assert [len(raw) for raw in learner.raw] == [FEATURES]
+    # Softplus of the raw value and the floor together are the authors' first variance.
+    assert [float(F.softplus(raw.detach()[0]) + 1e-5) for raw in learner.raw] == pytest.approx([0.1], rel=1e-6)
     anchors = copy.deepcopy(learner.pretrained.state_dict())
     learner.update(batch(), weigher())
     assert all(torch.equal(anchors[k], v) for k, v in learner.pretrained.state_dict().items())
+
+
+def test_miro_has_one_term_for_stem_and_each_stage_before_dropout():
+    """ResNet-50: five terms; with dropout in training the untouched network is no further away."""
+    network = functools.partial(_domains.network, "resnet50:width=4", (3, 32, 32), 2, dropout=0.5, options={})
+    config = Setup(network=network, optimizer=sgd, domains=1, classes=2, steps=2, shape=(3, 32, 32))
+    torch.manual_seed(0)
+    learner = domains.build("miro").start(config).train()
+    assert [len(raw) for raw in learner.raw] == [4, 16, 32, 64, 128]
+    learner.network.fixed_statistics = learner.pretrained.fixed_statistics = True
+    x = torch.randn(2, 3, 32, 32)
+    mine, _ = learner.train().network.layers(x)
+    theirs, _ = learner.pretrained.layers(x)
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 def test_frr_phases_move_what_they_should():
@@ -596,6 +680,7 @@ def test_fixed_statistics_stay():
     [
         ("irm", {"weight": -1.0}, "`weight` must be"),
         ("dann", {"discriminator_steps": 0}, "`discriminator_steps` must be"),
+        ("cdann", {"dropout": 1.0}, "`dropout` must be"),
         ("rsc", {"features": 1.0}, "`features` must be"),
         ("frr", {"features": 0.9, "head": 0.5}, "must not exceed"),
         ("mixup", {"alpha": 0.0}, "`alpha` must be"),

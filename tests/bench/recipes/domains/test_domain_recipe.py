@@ -348,7 +348,9 @@ def test_networks_take_more_channels_as_those_there_are():
     assert torch.equal(wide.embed[0].weight[:, :2], plain.embed[0].weight)
     assert torch.equal(wide.embed[0].weight[:, 2:], plain.embed[0].weight[:, [0, 1, 0]])
     assert isinstance(wide.embed[-1], nn.Dropout)
-    assert [x.shape[1] for x in plain.layers(torch.zeros(2, 2, 8, 8))] == [2, 4, 64, 64]
+    layers, features = plain.layers(torch.zeros(2, 2, 8, 8))
+    assert [x.shape[1] for x in layers] == [2, 4, 64]
+    assert features.shape == (2, 64)
     rows = _domains.network("mlp", (6,), 3, 1, dropout=0.0, options={"hidden": (4,)})
     assert rows.embed[1].weight.shape == (4, 7)
     assert not rows.fixed_statistics
@@ -358,6 +360,9 @@ def test_the_adam_of_the_recipe_knows_rates():
     layers = nn.Linear(2, 2), nn.Linear(2, 2)
     one = domains._adam(0.1, 0.01, layers[0].parameters(), betas=(0.5, 0.9))
     assert [(g["lr"], g["betas"], g["weight_decay"]) for g in one.param_groups] == [(0.1, (0.5, 0.9), 0.01)]
+    groups = [{"params": list(layers[0].parameters()), "lr": 0.3, "weight_decay": 0.2}]
+    (own,) = domains._adam(0.1, 0.01, groups).param_groups
+    assert (own["lr"], own["weight_decay"]) == (0.3, 0.2)
     groups = [{"params": list(layers[0].parameters())}, {"params": list(layers[1].parameters()), "rate": 10.0}]
     assert [g["lr"] for g in domains._adam(0.1, 0.0, groups).param_groups] == [0.1, 1.0]
 
@@ -374,6 +379,41 @@ def test_the_papers_figures_are_its_own():
     assert domains_paper.averages("PACS")["FRR, rgd"] == 88.2
     assert domains_paper.FIGURES["PACS"]["FRR-L"][3] == 83.5
     assert domains_paper.averages("DomainNet")["SWAD, rgd"] == 44.0
+
+
+def test_the_paper_preset_has_the_authors_segments_and_steps():
+    preset, table = domains.PRESETS["paper"], domains.table("paper")
+    columns = {c.name: dataclasses.replace(preset, **c.settings) for c in table.columns}
+    assert {name: (s.steps, s.check) for name, s in columns.items()} == {
+        "PACS": (5000, 100),
+        "VLCS": (5000, 50),
+        "OfficeHome": (5000, 100),
+        "DomainNet": (5000, 500),
+        "DomainNet, 15,000 steps": (15_000, 500),
+    }
+    quoted, long = table.columns[3:]
+    # DomainBed's figures stand beside DomainBed's steps, all others beside the long training.
+    assert (quoted.paper["ARM"], quoted.paper["mean"]) == (35.5, 40.9)
+    assert (long.paper["MIRO"], long.paper["FRR, rgd"], long.paper["SWAD"]) == (44.3, 45.8, 43.8)
+    assert not set(quoted.paper) & set(long.paper)
+    assert set(quoted.paper) | set(long.paper) == set(domains_paper.averages("DomainNet"))
+
+
+def test_arm_has_eight_of_each_domain_in_every_draw():
+    paper = dataclasses.replace(domains.PRESETS["paper"], algorithm="arm")
+    sizes = {domains.hyperparameters(dataclasses.replace(paper, draw=k))[0].batch_size for k in range(20)}
+    assert sizes == {8}
+
+
+@pytest.mark.parametrize("name", ["dann", "cdann"])
+def test_the_discriminators_rate_is_drawn_from_the_recipes_law_of_rates(name):
+    paper = dataclasses.replace(domains.PRESETS["paper"], algorithm=name)
+    drawn = [domains.hyperparameters(dataclasses.replace(paper, draw=k)) for k in range(1, 60)]
+    own, rates = np.array([(a.discriminator_lr, s.lr) for s, a in drawn]).T
+    for found in (own, rates):
+        assert 1e-5 <= found.min() < 2e-5 < 2e-4 < found.max() <= 10**-3.5
+    assert abs(np.corrcoef(np.log(own), np.log(rates))[0, 1]) < 0.4
+    assert domains.hyperparameters(paper)[1].discriminator_lr == 0  # draw 0: the network's own
 
 
 @pytest.mark.parametrize("preset", domains.PRESETS)

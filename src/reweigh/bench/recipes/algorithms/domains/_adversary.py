@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,10 @@ class Contest(Algorithm):
     discriminator_steps: int = 1
     gradient_penalty: float = 0.0
     width: int = 256
+    depth: int = 2
+    dropout: float = 0.0
+    discriminator_lr: float = 0.0
+    discriminator_decay: float = 0.0
     beta1: float = 0.5
 
     law: ClassVar[Mapping[str, Law]] = {
@@ -33,14 +37,22 @@ class Contest(Algorithm):
         "discriminator_steps": power_of_two(0, 3),
         "gradient_penalty": power_of_ten(-2, 1),
         "width": power_of_two(6, 10),
+        "depth": one_of(2, 3, 4),
+        "dropout": one_of(0.0, 0.1, 0.5),
+        "discriminator_decay": power_of_ten(-6, -2),
         "beta1": one_of(0.0, 0.5),
     }
+    recipe_law: ClassVar[Mapping[str, str]] = {"discriminator_lr": "lr"}
 
     def __post_init__(self) -> None:
         validate.non_negative("weight", self.weight)
         validate.whole("discriminator_steps", self.discriminator_steps, 1)
         validate.non_negative("gradient_penalty", self.gradient_penalty)
         validate.whole("width", self.width, 1)
+        validate.whole("depth", self.depth, 1)
+        validate.fraction("dropout", self.dropout, zero=True, one=False)
+        validate.non_negative("discriminator_lr", self.discriminator_lr)
+        validate.non_negative("discriminator_decay", self.discriminator_decay)
 
     def start(self, setup: Setup) -> Learner:
         """The learner."""
@@ -57,11 +69,16 @@ class Adversarial(Learner):
     def __init__(self, config: Contest, setup: Setup) -> None:
         super().__init__(setup)
         self.config, self.conditional = config, config.conditional
-        self.discriminator = mlp(self.network.features, setup.domains, width=config.width, depth=2)
+        self.discriminator = mlp(
+            self.network.features, setup.domains, width=config.width, depth=config.depth, dropout=config.dropout
+        )
         self.classes = nn.Embedding(setup.classes, self.network.features)
         own = [*self.discriminator.parameters(), *(self.classes.parameters() if self.conditional else ())]
         betas = (config.beta1, 0.9)
-        self.optimizers["discriminator"] = setup.optimizer(own, betas=betas)
+        group: dict[str, Any] = {"params": own, "weight_decay": config.discriminator_decay}
+        if config.discriminator_lr:
+            group["lr"] = config.discriminator_lr
+        self.optimizers["discriminator"] = setup.optimizer([group], betas=betas)
         self.optimizers["network"] = setup.optimizer(self.network.parameters(), betas=betas)
 
     def learn(self, batch: Batch, weigh: Weigher) -> None:

@@ -40,14 +40,17 @@ class Network(nn.Module):
         """The outputs for a batch."""
         return self.head(self.embed(x))
 
-    def layers(self, x: Tensor) -> list[Tensor]:
-        """What each part of `embed` that has parameters makes of a batch; the features themselves come last."""
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What each part of `embed` that has parameters makes of a batch, and the features.
+
+        Pooling and dropout have no parameters: the layers are what there is before them.
+        """
         made: list[Tensor] = []
         for part in self.embed:
             x = part(x)
             if any(True for _ in part.parameters()):
                 made.append(x)
-        return [*made, x]
+        return made, x
 
     def train(self, mode: bool = True) -> Self:
         """As every module; batch normalisation stays in evaluation where its statistics are fixed."""
@@ -69,7 +72,7 @@ class Setup:
         A fresh network for inputs with so many channels more than the data has.
     optimizer
         A fresh optimiser over parameters, or over groups of them, which may have a `rate`, a factor on the learning
-        rate; options such as `betas` replace its own.
+        rate, or an `lr` and a `weight_decay` of their own; options such as `betas` replace the optimiser's.
     domains, classes, steps
         Training domains, classes and steps of the whole training.
     shape
@@ -89,7 +92,8 @@ class Setup:
         like = next(network.parameters())
         was = network.training
         network.eval()
-        widths = [part.shape[1] for part in network.layers(like.new_zeros(2, *self.shape))]
+        layers, _ = network.layers(like.new_zeros(2, *self.shape))
+        widths = [layer.shape[1] for layer in layers]
         network.train(was)
         return widths
 
@@ -121,14 +125,22 @@ class Algorithm(ABC):
 
     #: What random search draws the hyper-parameters from.
     law: ClassVar[Mapping[str, Law]] = {}
+    #: Hyper-parameters that random search draws from the law of one of the recipe's settings, and which setting.
+    recipe_law: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def start(self, setup: Setup) -> Learner:
         """The algorithm at work; its parameters are initialised from torch's ambient generator."""
 
-    def drawn(self, rng: np.random.Generator) -> Self:
-        """The same with every hyper-parameter that has a law drawn from it."""
-        return replace(self, **{name: law(rng) for name, law in self.law.items()})
+    @property
+    def batch_size(self) -> int | None:
+        """Examples of each domain in a step, where that is the algorithm's to say."""
+        return None
+
+    def drawn(self, rng: np.random.Generator, recipe: Mapping[str, Law]) -> Self:
+        """The same with every hyper-parameter that has a law drawn from it; `recipe` has the laws of settings."""
+        laws = {**self.law, **{name: recipe[setting] for name, setting in self.recipe_law.items()}}
+        return replace(self, **{name: law(rng) for name, law in laws.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +204,11 @@ def annealed(weight: float, first: float, restart: int) -> Callable[[int], float
     return lambda step: weight if step >= restart else first
 
 
-def mlp(inputs: int, outputs: int, *, width: int, depth: int) -> nn.Sequential:
-    """A multi-layer perceptron of `depth` hidden layers."""
+def mlp(inputs: int, outputs: int, *, width: int, depth: int, dropout: float = 0.0) -> nn.Sequential:
+    """A multi-layer perceptron of `depth` hidden layers, with dropout in each of them."""
     layers: list[nn.Module] = []
     for i in range(depth):
-        layers += [nn.Linear(inputs if i == 0 else width, width), nn.ReLU()]
+        layers += [nn.Linear(inputs if i == 0 else width, width), nn.ReLU(), nn.Dropout(dropout)]
     return nn.Sequential(*layers, nn.Linear(width if depth else inputs, outputs))
 
 

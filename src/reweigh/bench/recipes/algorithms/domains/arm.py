@@ -25,14 +25,18 @@ class ARM(Algorithm):
     Parameters
     ----------
     support
-        Examples that share a context. Where they cannot be dealt evenly, all that are there share one.
+        Examples that share a context, and so many of each domain are in a step. Where they cannot be dealt evenly, all
+        examples of a domain share a context, and so do all that are predicted at once.
     width
         Channels of the context network: three 5 x 5 convolutions, the last with one channel.
 
     Notes
     -----
-    When predicting, the context comes from the examples predicted at once, in groups of `support`. Inputs without
-    height and width have a context of one number. References: Zhang et al., *Adaptive Risk Minimization*, NeurIPS 2021.
+    The context network runs on the joined batch of all domains, whose statistics its batch normalisation takes: with
+    one domain at a time it would subtract what tells the domains apart. When predicting, the context comes from the
+    examples predicted at once, in groups of `support`. As in DomainBed a step has eight examples of each domain;
+    there, data made of MNIST has as many as the batch that is drawn. Inputs without height and width have a context
+    of one number. References: Zhang et al., *Adaptive Risk Minimization*, NeurIPS 2021.
     """
 
     support: int = 8
@@ -43,6 +47,11 @@ class ARM(Algorithm):
     def __post_init__(self) -> None:
         validate.whole("support", self.support, 1)
         validate.whole("width", self.width, 1)
+
+    @property
+    def batch_size(self) -> int:
+        """As many of each domain as share a context."""
+        return self.support
 
     def start(self, setup: Setup) -> Learner:
         """The learner."""
@@ -68,12 +77,19 @@ class _Adaptive(Learner):
 
     def learn(self, batch: Batch, weigh: Weigher) -> None:
         # Support sets never cross domains: a domain whose examples cannot be dealt evenly is one support set.
-        outputs = torch.cat([self(part) for part in batch.parts(batch.x)])
+        outputs = self._classify(batch.x, self._support(len(batch.x) // batch.domains))
         self.descend(weigh(weigh.losses(outputs, batch.y), batch.domain), "all")
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._classify(x, self._support(len(x)))
+
+    def _support(self, count: int) -> int:
+        """How many share a context where `count` examples are to be dealt."""
+        return self.config.support if count % self.config.support == 0 else count
+
+    def _classify(self, x: Tensor, size: int) -> Tensor:
+        """The outputs for examples that share a context in groups of `size`."""
         context = self.context(x)
-        size = self.config.support if len(x) % self.config.support == 0 else len(x)
         shared = (
             context.unflatten(0, (-1, size)).mean(1, keepdim=True).expand(-1, size, *context.shape[1:]).flatten(0, 1)
         )

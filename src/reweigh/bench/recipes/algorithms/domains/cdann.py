@@ -19,7 +19,7 @@ class CDANN(Contest):
 
     Parameters
     ----------
-    weight, discriminator_steps, gradient_penalty, width, beta1
+    weight, discriminator_steps, gradient_penalty, width, depth, dropout, discriminator_lr, discriminator_decay, beta1
         As for DANN.
 
     Notes

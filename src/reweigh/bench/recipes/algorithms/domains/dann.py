@@ -24,13 +24,16 @@ class DANN(Contest):
         Steps of the discriminator for each of the network.
     gradient_penalty
         Weight of the squared gradient of the discriminator's loss by its input.
-    width
-        Of the two hidden layers of the discriminator.
+    width, depth, dropout
+        Of the discriminator's hidden layers: units of each, how many there are, and dropout in them.
+    discriminator_lr, discriminator_decay
+        The discriminator's learning rate, 0 for that of the network, and its weight decay.
     beta1
         Adam's memory of gradients, short because the two play against each other; the second is 0.9.
 
     Notes
     -----
+    Random search draws all that DomainBed's does, the discriminator's learning rate independently of the network's.
     In a discriminator's step nothing is weighed; the mean weight of such a step is recorded as one. References: Ganin
     et al., *Domain-Adversarial Training of Neural Networks*, JMLR 2016.
     """

@@ -27,8 +27,9 @@ class MIRO(Algorithm):
 
     .. math:: R + \lambda \sum_{l} \tfrac12\, \overline{\frac{(f_l - f^0_l)^2}{v_l} + \log v_l}
 
-    :math:`f_l` is what layer l makes of the batch, :math:`f^0_l` what it made before any training, :math:`v_l` a learnt
-    variance for each channel, and the bar the mean over all entries.
+    Layers are the parts of the network that have parameters, before pooling and dropout: with ResNet-50 the stem and
+    four stages. :math:`f_l` is what layer l makes of the batch, :math:`f^0_l` what it made before any training,
+    :math:`v_l` a learnt variance for each channel, and the bar the mean over all entries.
 
     Parameters
     ----------
@@ -62,8 +63,8 @@ class _Anchored(Learner):
         super().__init__(setup)
         self.config = config
         self.pretrained = copy.deepcopy(self.network).requires_grad_(False)
-        # The raw value whose softplus is the variance, one a channel.
-        first = math.log(math.expm1(_FIRST_VARIANCE))
+        # The raw value whose softplus is the variance less its floor, one per channel.
+        first = math.log(math.expm1(_FIRST_VARIANCE - _TINY))
         self.raw = nn.ParameterList([torch.full((width,), first) for width in setup.widths(self.network)])
         self.optimizers["all"] = setup.optimizer(
             [
@@ -73,17 +74,17 @@ class _Anchored(Learner):
         )
 
     def learn(self, batch: Batch, weigh: Weigher) -> None:
-        layers = self.network.layers(batch.x)
+        layers, features = self.network.layers(batch.x)
         with torch.no_grad():
-            anchors = self.pretrained.layers(batch.x)
+            anchors, _ = self.pretrained.layers(batch.x)
         penalty = torch.stack(
             [unlikelihood(f, anchor, raw) for f, anchor, raw in zip(layers, anchors, self.raw, strict=True)]
         ).sum()
-        losses = weigh.losses(self.network.head(layers[-1]), batch.y)
+        losses = weigh.losses(self.network.head(features), batch.y)
         self.descend(weigh(losses, batch.domain) + self.config.weight * penalty, "all")
 
 
 def unlikelihood(features: Tensor, anchor: Tensor, raw: Tensor) -> Tensor:
-    """Minus the Gaussian log-likelihood of the anchor, up to a constant, per entry; one raw variance a channel."""
+    """Minus the Gaussian log-likelihood of the anchor, up to a constant, per entry; one raw variance per channel."""
     variance = (F.softplus(raw) + _TINY).reshape(1, -1, *[1] * (features.ndim - 2))
     return ((features - anchor).square() / variance + variance.log()).mean() / 2

@@ -20,11 +20,11 @@ __all__ = ["MLDG"]
 class MLDG(Algorithm):
     r"""A step on some domains that also helps the others.
 
-    .. math:: \nabla R_{\text{train}}(\theta) + \beta\, \nabla R_{\text{test}}(\theta'), \qquad
-              \theta' = \theta - \text{step along } \nabla R_{\text{train}}(\theta)
+    .. math:: \frac1{|E|} \sum_{(i, j)} \Big[ \nabla R_i(\theta) + \beta\, \nabla R_j(\theta') \Big], \qquad
+              \theta' = \theta - \text{step along } \nabla R_i(\theta)
 
     Domains are shuffled; the last `tested` are tested on, and each of the others is trained on with one of these. The
-    gradients are averaged over such pairs; second derivatives are left out.
+    sum over such pairs is divided by the number of all training domains E; second derivatives are left out.
 
     Parameters
     ----------
@@ -35,9 +35,10 @@ class MLDG(Algorithm):
 
     Notes
     -----
-    As in DomainBed, the inner step is one of a fresh Adam. Training losses and test losses are both classification
-    losses and go through the objective, pair by pair. References: Li, Yang, Song and Hospedales, *Learning to
-    Generalize*, AAAI 2018.
+    As in DomainBed, the inner step is one of a fresh Adam, and the sum is divided by the number of domains and not of
+    pairs. Where all training domains would be tested on, DomainBed takes no step; here one is trained on. Training
+    losses and test losses are both classification losses and go through the objective, pair by pair. References: Li,
+    Yang, Song and Hospedales, *Learning to Generalize*, AAAI 2018.
     """
 
     beta: float = 1.0
@@ -74,13 +75,13 @@ class _TwoFold(Learner):
             weigh(weigh.losses(inner(trained.x), trained.y), trained.domain + i).backward()
             for total, parameter in zip(gradients, inner.parameters(), strict=True):
                 if parameter.grad is not None:
-                    total += parameter.grad / len(chosen)
+                    total += parameter.grad / batch.domains
             inner_optimizer.step()
             inner.zero_grad()
             weigh(weigh.losses(inner(tested.x), tested.y), tested.domain + j).backward()
             for total, parameter in zip(gradients, inner.parameters(), strict=True):
                 if parameter.grad is not None:
-                    total += self.config.beta * parameter.grad / len(chosen)
+                    total += self.config.beta * parameter.grad / batch.domains
         for parameter, total in zip(outer, gradients, strict=True):
             parameter.grad = total
         self.optimizers["all"].step()

@@ -20,7 +20,8 @@ __all__ = ["MTL"]
 class MTL(Algorithm):
     r"""The mean feature of a domain beside each of its features.
 
-    .. math:: f(x) = W [\phi(x), m_e], \qquad m_e \leftarrow \rho\, \overline{\phi(x)}_e + (1 - \rho)\, m_e
+    .. math:: \sum_e R_e, \qquad f(x) = W [\phi(x), m_e], \qquad
+              m_e \leftarrow \rho\, \overline{\phi(x)}_e + (1 - \rho)\, m_e
 
     Parameters
     ----------
@@ -29,9 +30,10 @@ class MTL(Algorithm):
 
     Notes
     -----
-    Of an unseen domain the mean is that of the examples predicted at once, so predictions depend on who is predicted
-    with whom; here that is up to 256 at a time. References: Blanchard et al., *Domain Generalization by Marginal
-    Transfer Learning*, JMLR 2021.
+    As in DomainBed the risks of the domains are added up, not averaged. Its code then overwrites the mean features with
+    standard normal noise before the classifier sees them; here they stay. Of an unseen domain the mean is that of the
+    examples predicted at once, so predictions depend on who is predicted with whom; here that is up to 256 at a time.
+    References: Blanchard et al., *Domain Generalization by Marginal Transfer Learning*, JMLR 2021.
     """
 
     ema: float = 0.99
@@ -63,7 +65,8 @@ class _Marginal(Learner):
         means = share * fresh + (1 - share) * self.means
         self.means.copy_(means.detach())
         outputs = self.network.head(torch.cat([features, means[batch.domain]], 1))
-        self.descend(weigh(weigh.losses(outputs, batch.y), batch.domain), "all")
+        # Domains have equally many examples: so many times the mean is the sum of their risks.
+        self.descend(batch.domains * weigh(weigh.losses(outputs, batch.y), batch.domain), "all")
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.network.embed(x)
