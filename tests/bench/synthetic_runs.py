@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.bench.lab import plan
+from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column, Table
@@ -45,7 +46,7 @@ def make_table(**changes: Any) -> Table:
 
 def make_recipe(table: Table, **more: Any) -> Any:
     """What `recipes.load` would return."""
-    return SimpleNamespace(table=lambda preset: table, **more)
+    return recipes.complete(SimpleNamespace(table=lambda preset: table, **more))
 
 
 def value(label: str, column: int, seed: int) -> float:

@@ -12,5 +12,5 @@ from reweigh.bench.lab import recipe as recipes
 
 @pytest.fixture
 def tiny_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = SimpleNamespace(Settings=tiny.Settings, train=tiny.train)
+    known = recipes.complete(SimpleNamespace(Settings=tiny.Settings, train=tiny.train))
     monkeypatch.setattr(recipes, "load", lambda name: known)

@@ -128,7 +128,8 @@ def test_a_run_that_raises_keeps_its_records_and_its_reason(tmp_path, monkeypatc
             if record["epoch"] == 2:
                 task.x_train[BROKEN] = broken.x_train[BROKEN]
 
-    monkeypatch.setattr(recipes, "load", lambda name: SimpleNamespace(Settings=tiny.Settings, train=train))
+    known = recipes.complete(SimpleNamespace(Settings=tiny.Settings, train=train))
+    monkeypatch.setattr(recipes, "load", lambda name: known)
     run = tiny.run(tmp_path)
     ((_, reason),) = work([run.spec.as_dict()], str(tmp_path)) or [({}, "")]
     assert "FloatingPointError: " in reason

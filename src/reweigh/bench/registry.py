@@ -17,6 +17,11 @@ def listing(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
 
 
+def summary(path: Path) -> str:
+    """The first line of a file's docstring, read without importing the file."""
+    return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
+
+
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """A name and its options, written `name:key=value,key=value`.
 

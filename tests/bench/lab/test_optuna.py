@@ -52,7 +52,7 @@ ASKED = Question(recipe="made_up", table=TABLE, settings=dataclasses.asdict(Sett
 
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch):
-    known = SimpleNamespace(Settings=Settings, train=train, table=lambda preset: TABLE)
+    known = recipes.complete(SimpleNamespace(Settings=Settings, train=train, table=lambda preset: TABLE))
     monkeypatch.setattr(recipes, "load", lambda name: known)
 
 

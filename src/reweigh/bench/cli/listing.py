@@ -30,8 +30,8 @@ def recipes() -> Table:
     from reweigh.bench.lab import recipe as recipes
 
     shown = _table("recipe", "question")
-    for name in recipes.names():
-        _add(shown, name, (recipes.load(name).__doc__ or "").partition("\n")[0])
+    for name, question in recipes.summaries().items():
+        _add(shown, name, question)
     return shown
 
 

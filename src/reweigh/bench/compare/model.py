@@ -75,7 +75,7 @@ def train_and_save(
     progress
         Called with the share that is done.
     """
-    settings = settings_of(recipe, spec)
+    settings = settings_of(recipe.Settings, spec)
     parts = with_test_rows(problem, parts_of(problem, spec.seed))
     task, preprocessing = deal(problem, parts)
     card = {

@@ -16,10 +16,11 @@ import numpy as np
 
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
+from reweigh.bench.lab.recipe import Trainee
 from reweigh.bench.lab.runs import Record, Writer
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised, Trainee
+from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs import boosting as boosters

@@ -48,8 +48,7 @@ class Options:
 
 def question(recipe_name: str, options: Options) -> Question:
     """The recipe's question with the preset, the methods and the changed settings of this call."""
-    recipes.check(recipe_name)
-    recipe: Any = recipes.load(recipe_name)
+    recipe = recipes.load(recipe_name)
     if options.seeds is not None and options.seeds < 1:
         raise ValueError(f"`--seeds` must be at least 1, got {options.seeds}.")
     if options.preset not in recipe.PRESETS:
@@ -58,7 +57,7 @@ def question(recipe_name: str, options: Options) -> Question:
         )
     preset = recipe.PRESETS[options.preset]
     settings = dataclasses.replace(preset, **_changes(preset, options.changes))
-    table: Table = recipe.table(options.preset)
+    table = recipe.table(options.preset)
     if options.methods:
         wanted = tuple(dict.fromkeys((plan.BASELINE, *options.methods)))
         primary = table.primary if table.primary in wanted else wanted[-1]

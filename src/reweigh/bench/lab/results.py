@@ -122,16 +122,17 @@ def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
         by_recipe[run.spec.recipe].append(run)
     found: list[Results] = []
     for name, runs in sorted(by_recipe.items()):
-        recipe: Any = recipes.load(name)
-        if hasattr(recipe, "results_at"):  # the question is not a preset's, it is written down beside the runs
-            found.append(recipe.results_at(root, runs))
+        if (own := recipes.self_reporting(name)) is not None:
+            found.append(own.results_at(root, runs))
             continue
-        table: Table = recipe.table(preset)
+        recipe = recipes.load(name)
+        table = recipe.table(preset)
         for variant, members in _variants(table, runs).items():
             results = _results(name, table, variant, members)
-            extra = recipe.figures(results) if hasattr(recipe, "figures") else ()
-            headline, *details = recipe.answer(results) if hasattr(recipe, "answer") else ("",)
-            found.append(replace(results, extra=tuple(extra), headline=headline, details=tuple(details)))
+            headline, *details = recipe.answer(results) or ("",)
+            found.append(
+                replace(results, extra=tuple(recipe.figures(results)), headline=headline, details=tuple(details))
+            )
     return found
 
 

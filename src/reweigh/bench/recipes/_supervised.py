@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from reweigh.bench import catalogue, models
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.recipe import Scale, Trainee
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.pixels import Augment, as_tensor, normalize, pixel_statistics
@@ -62,23 +63,20 @@ class Supervised:
 
 Indices = np.ndarray[Any, Any]
 MakeTask = Callable[[Any, Seeds], Task]
-Trainee = tuple[Any, Method, int, np.ndarray[Any, Any] | None]
 
 
-class Recipe(NamedTuple):
-    """What the engine calls of a recipe: one training, which may be grouped, and a group of them."""
+class Hooks(NamedTuple):
+    """The parts of a recipe's contract that train: one run, whether it may be grouped, and a group."""
 
-    train: Callable[[Any, Method, int, Writer, np.ndarray[Any, Any] | None], Iterator[Record]]
+    train: Callable[[Any, Method, int, Writer, Scale], Iterator[Record]]
     group: Callable[[Any, Method], str | None]
     train_group: Callable[[Sequence[Trainee]], Iterator[list[Record]]]
 
 
-def recipe(make_task: MakeTask) -> Recipe:
+def recipe(make_task: MakeTask) -> Hooks:
     """A supervised recipe, given how it makes its task of its settings and a seed."""
 
-    def train(
-        settings: Supervised, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
-    ) -> Iterator[Record]:
+    def train(settings: Supervised, method: Method, seed: int, writer: Writer, scale: Scale) -> Iterator[Record]:
         seeds = Seeds(seed)
         task = make_task(settings, seeds)
         with seeds.ambient("init"):
@@ -92,7 +90,7 @@ def recipe(make_task: MakeTask) -> Recipe:
     def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
         return train_together(members, functools.cache(lambda seed: make_task(members[0][0], Seeds(seed))))
 
-    return Recipe(train, group_of, train_group)
+    return Hooks(train, group_of, train_group)
 
 
 def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -> Iterator[list[Record]]:

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +72,8 @@ def grouped(specs: Iterable[Spec], jobs: int) -> list[list[Spec]]:
     together: dict[str, list[Spec]] = {}
     groups: list[list[Spec]] = []
     for spec in specs:
-        recipe: Any = recipes.load(spec.recipe)
-        key = recipe.group(settings_of(recipe, spec), method(spec.method)) if hasattr(recipe, "group") else None
+        recipe = recipes.trainable(spec.recipe)
+        key = recipe.group(settings_of(recipe.Settings, spec), method(spec.method))
         if key is None:
             groups.append([spec])
         else:
@@ -85,10 +85,10 @@ def grouped(specs: Iterable[Spec], jobs: int) -> list[list[Spec]]:
     return groups
 
 
-def settings_of(recipe: Any, spec: Spec) -> Any:
-    """The recipe's settings as its own value; JSON has lists where they have tuples."""
+def settings_of(kind: Callable[..., Any], spec: Spec) -> Any:
+    """A run's settings as a value of the recipe's `Settings`; JSON has lists where they have tuples."""
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.settings.items()}
-    return recipe.Settings(**values)
+    return kind(**values)
 
 
 class Workers:
@@ -259,14 +259,14 @@ def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any
 
 
 def _work_alone(run: Run) -> None:
-    recipe: Any = recipes.load(run.spec.recipe)
+    recipe = recipes.trainable(run.spec.recipe)
     with run.open() as writer:
         if run.over:
             return
         hopeless = tuning_optuna.watch(run)
         started = time.time()
         for record in recipe.train(
-            settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
+            settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
         ):
             writer.record(record)
             if hopeless is not None and hopeless(writer.count, record):
@@ -277,7 +277,7 @@ def _work_alone(run: Run) -> None:
 
 def _work_together(runs: Sequence[Run]) -> None:
     """Train a whole group, and write the runs of it that are not done yet."""
-    recipe: Any = recipes.load(runs[0].spec.recipe)
+    recipe = recipes.trainable(runs[0].spec.recipe)
     with _all_open([run for run in runs if not run.done]) as opened:
         # Looked at again now that nobody else can finish them.
         writers = {runs.index(writer.run): writer for writer in opened if not writer.run.done}
@@ -286,7 +286,8 @@ def _work_together(runs: Sequence[Run]) -> None:
         for writer in writers.values():
             writer.resume()
         members = [
-            (settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, scale_of(run)) for run in runs
+            (settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, scale_of(run))
+            for run in runs
         ]
         started = time.time()
         for records in recipe.train_group(members):

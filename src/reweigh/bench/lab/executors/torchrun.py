@@ -129,13 +129,15 @@ def _lead(run: Run) -> None:
 
 
 def _records(run: Run, writer: Writer) -> Any:
-    recipe: Any = recipes.load(run.spec.recipe)
-    if not getattr(recipe, "DISTRIBUTED", False):
+    recipe = recipes.trainable(run.spec.recipe)
+    if not recipe.DISTRIBUTED:
         raise ValueError(
             f"recipe {run.spec.recipe!r} trains in one process. Leave torchrun out: `reweigh run` uses all processors "
             "by doing several runs at once."
         )
-    return recipe.train(settings_of(recipe, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run))
+    return recipe.train(
+        settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
+    )
 
 
 def _set_up() -> None:
