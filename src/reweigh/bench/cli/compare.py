@@ -12,17 +12,17 @@ from rich.progress import Progress
 from rich.table import Table as Shown
 
 from reweigh.bench.compare import files, folder, hardest, request
-from reweigh.bench.compare.answer import Answer, ModelAnswer, Score, caveats
+from reweigh.bench.compare.answer import Answer, caveats
 from reweigh.bench.compare.model import write_predictions
 from reweigh.bench.compare.problem import Problem, load
 from reweigh.bench.compare.request import Request
 from reweigh.bench.compare.search import SearchOutcome, search
-from reweigh.bench.lab import plan
 from reweigh.bench.lab.display import RunDisplay
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_COLOURS = {"decided": "green", "leading": "cyan", "undecided": "yellow"}
 
 
 def seconds(text: str) -> float:
@@ -49,13 +49,13 @@ def compare(given: Request, console: Console) -> int:
     _describe(console, problem, table)
 
     def on_stage(outcome: SearchOutcome) -> None:
-        _, answer = folder.save(root, table, outcome, problem)
+        _, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
         if answer is not None:
-            console.print(f"[bold]so far:[/bold] {escape(answer.details[0])}", highlight=False)
+            console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
 
     with RunDisplay(console, table.metric) as display:
         outcome = search(question, root, jobs=given.jobs, budget=given.budget, display=display, on_stage=on_stage)
-    results, answer = folder.save(root, table, outcome, problem)
+    results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
     for (column, label), reason in outcome.failed.items():
         console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)
     if answer is None:
@@ -78,7 +78,7 @@ def compare(given: Request, console: Console) -> int:
             warnings,
             progress=lambda share: progress.update(bar, completed=share),
         )
-    _print(console, answer, warnings, table.metric_name)
+    _print(console, answer, warnings)
     _print_files(console, written)
     return 130 if outcome.ended == "interrupted" else 0
 
@@ -108,16 +108,18 @@ def _describe(console: Console, problem: Problem, table: Table) -> None:
     )
 
 
-def _print(console: Console, answer: Answer, warnings: Sequence[str], metric: str) -> None:
+def _print(console: Console, answer: Answer, warnings: Sequence[str]) -> None:
     console.print()
-    console.print(f"[bold]{escape(answer.headline)}[/bold]", highlight=False)
+    console.print(f"[bold {_COLOURS[answer.strength]}]{escape(answer.headline)}[/]", highlight=False)
     for line in (*answer.details, *warnings):
         console.print(escape(line), highlight=False)
     console.print()
-    for model in answer.models:
-        console.print(_scores_table(model, console.width, metric))
+    console.print(_actions_table(answer, console.width))
     console.print(
-        "Means over splits, at the epoch that validation chose. ▲ better, ▼ worse than mean, corrected.", style="dim"
+        f"{answer.metric.name.capitalize()}, mean over splits, against {answer.names[answer.decision.reference.key]} "
+        "with 95 % intervals. ▲ better, ▼ worse, after correction for the number of comparisons.",
+        style="dim",
+        highlight=False,
     )
 
 
@@ -135,22 +137,26 @@ def _print_files(console: Console, written: files.Files) -> None:
             console.print(f"{what}: {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
-def _scores_table(model: ModelAnswer, width: int, judged_by: str) -> Shown:
-    """The scores of every row, as many metrics as there is room for, the one that the answer rests on first."""
-    shown = Shown(title=escape(model.model), title_justify="left", box=None, padding=(0, 1), header_style="bold")
-    shown.add_column("method", max_width=26, overflow="fold")
-    kept = max(1, (width - 28) // 12)
-
-    def ordered(scores: Sequence[Score]) -> list[Score]:
-        return sorted(scores, key=lambda score: score.metric.name != judged_by)[:kept]
-
-    for metric in (score.metric for score in ordered(model.scores[plan.BASELINE])):
+def _actions_table(answer: Answer, width: int) -> Shown:
+    """Every action, the best first, with as many other metrics as there is room for."""
+    decision, unit = answer.decision, answer.unit
+    shown = Shown(box=None, padding=(0, 1), header_style="bold")
+    shown.add_column("action", max_width=34, overflow="fold")
+    shown.add_column(answer.metric.name + (" ↓" if answer.metric.smallest else ""), justify="right", max_width=11)
+    shown.add_column("difference", justify="right", no_wrap=True)
+    scores = {(m.model, label): row for m in answer.models for label, row in m.scores.items()}
+    others = [s.metric for s in scores[decision.reference.key] if s.metric.key != answer.metric.key]
+    others = others[: max(0, (width - 72) // 12)]
+    for metric in others:
         shown.add_column(metric.name + (" ↓" if metric.smallest else ""), justify="right", max_width=11)
-    for label, scores in model.scores.items():
-        texts = [
-            f"{s.unit.value(s.mean)} "
-            + (MARKS[s.difference.conclusion(smallest=s.metric.smallest)] if s.difference else "").ljust(1)
-            for s in ordered(scores)
-        ]
-        shown.add_row(escape(label), *texts, style="bold" if label == model.chosen else "")
+    for action in decision.ranked:
+        d = action.difference
+        difference = "–"
+        if d is not None:
+            interval = "" if d.constant else f" {unit.interval(d)}"
+            difference = f"{unit.signed(d.mean)}{interval} {MARKS[d.conclusion(smallest=decision.smallest)]:1}"
+        own = {score.metric.key: score for score in scores[action.key]}
+        more = (own[m.key].unit.value(own[m.key].mean) if m.key in own else "–" for m in others)
+        style = "bold" if action.key == decision.use.key else ""
+        shown.add_row(escape(answer.names[action.key]), unit.value(action.mean), difference, *more, style=style)
     return shown

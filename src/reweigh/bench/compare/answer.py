@@ -1,25 +1,42 @@
-"""The answer to a comparison: whether re-weighting helps, for whom, and how sure that is; `report.verdict` words it."""
+"""The answer to a comparison: what to use, what that costs, what RGD itself does, and what is open.
+
+`actions` decides, this module gathers the numbers around the decision, and `report.advice` words them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from scipy import stats as distributions
+
+from reweigh.bench.compare import actions
+from reweigh.bench.compare.actions import Action, Decision, Strength, against, decide
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Outcome, Results, difference
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Table
-from reweigh.bench.report import verdict
+from reweigh.bench.report import advice
+from reweigh.bench.report.advice import Change
 from reweigh.bench.report.numbers import Unit
+from reweigh.bench.report.verdict import BASELINE_NAME
 from reweigh.bench.train.scores import Metric
 from reweigh.method import method
 from reweigh.objectives.rgd import RGD
 
+#: Metrics that a recommendation may cost, and those that only the ranking of rows changes.
+_COSTS = ("accuracy", "balanced_accuracy", "loss", "calibration_error", "mae")
+_RANKINGS = ("average_precision", "auroc")
+#: Metrics that the ranking alone decides: moving the cut cannot change them.
+_WITHOUT_A_CUT = (*_RANKINGS, "loss", "worst_tenth_loss", "calibration_error")
+#: More splits than this narrow no interval.
+_MOST_SPLITS = 200
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One metric of one row: the mean over splits, and how it differs from plain training."""
+    """One metric of one row: the mean over splits, and how it differs from the reference."""
 
     metric: Metric
     mean: float
@@ -33,7 +50,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetScore:
-    """The score of a class or a group under plain training and under a row, and the difference."""
+    """The score of a class or a group under the reference and under the action to use, and the difference."""
 
     name: str
     plain: float
@@ -43,47 +60,102 @@ class SubsetScore:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
-    """The answer with one model.
+    """The numbers of one model: every metric of every row, and the declared row against plain training of this model.
 
-    `chosen` is the row to use: the one declared beforehand if it is better, else the best of the others that are, else
-    plain training. `beyond_scale` says whether a gain survives weights of mean one.
+    `beyond_scale` says whether a gain of the declared row survives weights of mean one.
     """
 
     model: str
     splits: int
-    chosen: str
     primary: Difference | None
     beyond_scale: bool | None
     scores: Mapping[str, Sequence[Score]]
-    classes: Sequence[SubsetScore]
-    groups: Sequence[SubsetScore]
-    validation: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The whole answer: the headline, a sentence a model, and which model and method to use."""
+    """The whole answer: the headline and its strength, what it costs, the declared row's own line, and what is open."""
 
     headline: str
-    details: Sequence[str]
+    decision: Decision
+    costs: Sequence[str]
+    declared: Sequence[str]
+    unanswered: Sequence[str]
     models: Sequence[ModelAnswer]
-    model: str
-    row: str
+    classes: Sequence[SubsetScore]
+    groups: Sequence[SubsetScore]
+    unit: Unit
+    metric: Metric
+    names: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+
+    @property
+    def strength(self) -> Strength:
+        """How sure the headline is."""
+        return self.decision.strength
+
+    @property
+    def model(self) -> str:
+        """The model to use."""
+        return self.decision.use.model
+
+    @property
+    def row(self) -> str:
+        """The row to use."""
+        return self.decision.use.label
+
+    @property
+    def details(self) -> list[str]:
+        """Every sentence below the headline."""
+        return [*self.costs, *self.declared, *self.unanswered]
 
 
-def answer(results: Results, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]) -> Answer | None:
-    """The answer that the finished runs allow; None while there is no pair to compare."""
-    models = [m for column in results.columns if (m := _model(results, column, metrics, classes, groups)) is not None]
-    if not models:
+def answer(
+    results: Results,
+    metrics: Sequence[Metric],
+    classes: Sequence[str],
+    groups: Sequence[str],
+    *,
+    jobs: int = 1,
+) -> Answer | None:
+    """The answer that the finished runs allow; None before plain training has finished a split.
+
+    `jobs` is how many processes share the work, for the budget that would decide what is open.
+    """
+    metric = _judged_by(results, metrics)
+    typical = _typical(results)
+    decision = decide(results, metric.margin(typical))
+    if decision is None:
         return None
-    sign = -1.0 if results.table.smallest else 1.0
-    best, sentence = max(models, key=lambda pair: sign * pair[0].validation)
+    unit = unit_of(metric, typical)
+    several = len([c for c in results.columns if plan.BASELINE in c.rows]) > 1
+    names = {a.key: _action_name(a, several=several) for a in decision.ranked}
+    scores = _scores(results, decision, metrics)
+    kinds = {
+        kind: _parts(results, decision, key, subset_names)
+        for kind, key, subset_names in (("class", "class_accuracy", classes), ("group", "group_score", groups))
+    }
     return Answer(
-        headline=_headline(results, best),
-        details=[sentence, *(s for m, s in models if m is not best), *_remarks(best, _judged_by(results, metrics))],
-        models=[model for model, _ in models],
-        model=best.model,
-        row=best.chosen,
+        headline=_headline(decision, names, metric, unit),
+        decision=decision,
+        costs=_costs(results, decision, names, metrics, metric, kinds, regression=not classes),
+        declared=_declared(results, metric, unit),
+        unanswered=_unanswered(results, decision, names, unit, metric, jobs),
+        models=[
+            ModelAnswer(
+                model=column.name,
+                splits=len(column.rows[plan.BASELINE].outcomes),
+                primary=against(results, (column.name, results.table.primary), (column.name, plan.BASELINE)),
+                beyond_scale=_survives(results, column),
+                scores=scores[column.name],
+            )
+            for column in results.columns
+            if plan.BASELINE in column.rows
+        ],
+        classes=kinds["class"],
+        groups=kinds["group"],
+        unit=unit,
+        metric=metric,
+        names=names,
     )
 
 
@@ -105,7 +177,9 @@ def caveats(answer: Answer, table: Table, *, ended: str, tuned: bool) -> list[st
 def row_name(label: str, text: str) -> str:
     """A row for a sentence: RGD with its tau, everything else by its text."""
     if label == plan.BASELINE:
-        return verdict.BASELINE_NAME
+        return BASELINE_NAME
+    if label.startswith(f"{plan.BASELINE}+") and actions.is_plain(text):
+        return f"{BASELINE_NAME} with {label.removeprefix(f'{plan.BASELINE}+')}"
     objective = method(text).objective
     if text.startswith("rgd") and isinstance(objective, RGD) and "+" not in text:
         kind = {"kl": "RGD", "revkl": "RGD with reverse KL", "chi2": "RGD with chi-square"}.get(
@@ -125,92 +199,219 @@ def unit_of(metric: Metric, typical: float) -> Unit:
     return Unit(scale=1.0, digits=min(max(2 - math.floor(math.log10(size)), 0), 6))
 
 
-def _model(
-    results: Results, column: ColumnResults, metrics: Sequence[Metric], classes: Sequence[str], groups: Sequence[str]
-) -> tuple[ModelAnswer, str] | None:
-    """The answer with one model, and the same as a sentence; None before plain training has finished a split."""
-    table, rows = results.table, column.rows
-    if plan.BASELINE not in rows:
+def margin_words(metric: Metric, margin: float, unit: Unit) -> str:
+    """The smallest change that matters, in words."""
+    if metric.percent:
+        return f"{unit.scale * margin:g} point" + ("" if unit.scale * margin == 1 else "s")
+    return f"{margin:.2g}" + (" (1 %)" if metric.relative else "")
+
+
+def _headline(decision: Decision, names: Mapping[tuple[str, str], str], metric: Metric, unit: Unit) -> str:
+    plain = names[decision.reference.key]
+    best = decision.best
+    if best is None or best.difference is None or best.difference.n < 2:
+        return advice.too_little()
+    if decision.strength == "decided":
+        if decision.keeps_plain:
+            return advice.keep(plain, metric.name, margin_words(metric, decision.margin, unit), decision.comparisons)
+        apart = decision.use.difference
+        assert apart is not None
+        return advice.use(names[decision.use.key], plain, metric.name, apart, unit, comparisons=decision.comparisons)
+    name, apart = names[best.key], best.difference
+    if decision.strength == "leading":
+        chance = actions.probability(apart, smallest=decision.smallest)
+        return advice.leading(name, plain, metric.name, apart, unit, chance)
+    return advice.undecided(name, plain, metric.name, apart, unit, names[decision.use.key])
+
+
+def _costs(
+    results: Results,
+    decision: Decision,
+    names: Mapping[tuple[str, str], str],
+    metrics: Sequence[Metric],
+    metric: Metric,
+    kinds: Mapping[str, Sequence[SubsetScore]],
+    *,
+    regression: bool,
+) -> list[str]:
+    """What the action to use changes beside the metric it was chosen by; nothing before it is at least leading."""
+    if decision.keeps_plain or decision.strength == "undecided":
+        return []
+    changes = {m.key: c for m in metrics if m is not metric and (c := _change(results, decision, m)) is not None}
+    lines = advice.costs([changes[key] for key in _COSTS if key in changes], "of 1 point or 1 %")
+    if metric.key not in _WITHOUT_A_CUT and not regression:
+        ranking = next((changes[key] for key in _RANKINGS if key in changes), None)
+        lines += advice.source_of_gain(ranking, *_free(decision, names, unit_of(metric, decision.reference.mean)))
+    errors = regression
+    for what, scored in kinds.items():
+        family = stats.corrected({s.name: s.difference for s in scored if s.difference is not None})
+        lines += advice.subsets(
+            what,
+            "classes" if what == "class" else "groups",
+            [
+                Change(
+                    name=name,
+                    difference=d,
+                    unit=unit_of(Metric(key=what, name=what, percent=not errors), decision.reference.mean),
+                    margin=0.01,
+                    smallest=errors,
+                )
+                for name, d in family.items()
+            ],
+        )
+    return lines
+
+
+def _free(decision: Decision, names: Mapping[tuple[str, str], str], unit: Unit) -> tuple[str, str]:
+    """The best correction of plain outputs, and its gain, where the action to use takes another training."""
+    if not decision.use.retrained:
+        return "", ""
+    free = [a for a in decision.ranked if not a.retrained and a.difference is not None and a.label != plan.BASELINE]
+    if not free or free[0].difference is None or decision.gain(free[0]) <= 0:
+        return "", ""
+    return names[free[0].key], advice.amount(free[0].difference, unit)
+
+
+def _change(results: Results, decision: Decision, metric: Metric) -> Change | None:
+    """How a metric of the action to use differs from the reference's."""
+    ours, plain = (_metric_values(results, a.key, metric) for a in (decision.use, decision.reference))
+    seeds = [s for s in sorted(set(ours) & set(plain)) if math.isfinite(ours[s] + plain[s])]
+    if not seeds:
         return None
-    chosen = _choose(results, column)
-    shown = chosen if chosen != plan.BASELINE else table.primary
-    parts = {
-        kind: _parts(results, column, shown, key, names)
-        for kind, key, names in (("classes", "class_accuracy", classes), ("groups", "group_score", groups))
-    }
-    normalised = column.differences.get(plan.NORMALISED)
-    beyond: bool | None = None
-    if chosen == table.primary and normalised is not None:
-        beyond = normalised.conclusion(smallest=table.smallest) == "better"
-    own = ModelAnswer(
-        model=column.name,
-        splits=len(rows[plan.BASELINE].outcomes),
-        chosen=chosen,
-        primary=column.differences.get(table.primary),
-        beyond_scale=beyond,
-        scores=_scores(results, column, metrics),
-        classes=parts["classes"],
-        groups=parts["groups"],
-        validation=_mean([o.records[o.chosen][table.select] for o in rows[chosen].outcomes.values()]),
+    typical = _mean([plain[s] for s in seeds])
+    return Change(
+        name=metric.name,
+        difference=difference(results.table, [ours[s] for s in seeds], [plain[s] for s in seeds]),
+        unit=unit_of(metric, typical),
+        margin=metric.margin(typical),
+        smallest=metric.smallest,
     )
-    return own, f"{own.model}: {_sentence(results, column, own, metrics)}"
 
 
-def _choose(results: Results, column: ColumnResults) -> str:
-    """The row to use: what was declared beforehand first, then what survives correction, else plain training."""
-    smallest = results.table.smallest
-    better = {
-        label: d
-        for label, d in column.differences.items()
-        if label != plan.SCALED_BASELINE and d.conclusion(smallest=smallest) == "better"
-    }
-    if results.table.primary in better:
-        return results.table.primary
-    return max(better, key=lambda label: abs(better[label].mean), default=plan.BASELINE)
+def _declared(results: Results, metric: Metric, unit: Unit) -> list[str]:
+    """The row declared beforehand against plain training, model by model."""
+    lines: list[str] = []
+    primary = results.table.primary
+    for column in results.columns:
+        apart = against(results, (column.name, primary), (column.name, plan.BASELINE))
+        if apart is None:
+            continue
+        plain = column.rows[plan.BASELINE]
+        change = Change(
+            name=metric.name,
+            difference=apart,
+            unit=unit,
+            margin=metric.margin(_mean(plain.values)),
+            smallest=metric.smallest,
+        )
+        name = row_name(primary, column.rows[primary].method)
+        lines.append(advice.own_line(name, column.name, BASELINE_NAME, metric.name, change, _survives(results, column)))
+    return lines
 
 
-def _scores(results: Results, column: ColumnResults, metrics: Sequence[Metric]) -> dict[str, list[Score]]:
-    """Every metric of every row at the epoch that validation chose."""
-    scores: dict[str, list[Score]] = {label: [] for label in column.rows}
+def _survives(results: Results, column: ColumnResults) -> bool | None:
+    """Whether the declared row's gain survives weights of mean one; None without that control."""
+    normalised = column.differences.get(plan.NORMALISED)
+    return None if normalised is None else normalised.conclusion(smallest=results.table.smallest) == "better"
+
+
+def _unanswered(
+    results: Results,
+    decision: Decision,
+    names: Mapping[tuple[str, str], str],
+    unit: Unit,
+    metric: Metric,
+    jobs: int,
+) -> list[str]:
+    """What would decide an undecided headline, and what looks better than the decided one."""
+    best = decision.best
+    if best is None or best.difference is None or best.difference.n < 2:
+        return []
+    apart = best.difference
+    if decision.strength == "decided":
+        if decision.keeps_plain or best.key == decision.use.key:
+            return []
+        return [f"{names[best.key]} may be better still, {advice.amount(apart, unit)}; that is not decided."]
+    if apart.constant:
+        return [] if apart.mean else [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
+    splits, factor = needed(apart, results.table.overlap, 1 if apart.primary else decision.comparisons)
+    seconds = None if splits is None else splits * _seconds_per_split(results) / max(jobs, 1)
+    half = f"{unit.value((apart.high - apart.low) / 2)}{unit.points}"
+    effect = f"{unit.value(abs(apart.mean))}{unit.points}"
+    return [advice.would_decide(half, effect, seconds=seconds, rows_factor=factor)]
+
+
+def needed(apart: Difference, overlap: float, comparisons: int) -> tuple[int | None, float]:
+    """How many splits would decide a difference if it stayed as it is; None and a factor of rows where none would.
+
+    The deviation of a split's difference falls with the square root of the rows, so the factor is the square of how
+    much too wide the interval of infinitely many splits is.
+    """
+    level = 1 - 0.025 / max(comparisons, 1)
+    for n in range(apart.n, _MOST_SPLITS + 1):
+        if float(distributions.t.ppf(level, n - 1)) * apart.sd * math.sqrt(1 / n + overlap) < abs(apart.mean):
+            return n, 1.0
+    narrowest = float(distributions.norm.ppf(level)) * apart.sd * math.sqrt(overlap)
+    return None, (narrowest / abs(apart.mean)) ** 2 if apart.mean else math.inf
+
+
+def _seconds_per_split(results: Results) -> float:
+    """Computing time of a split of all models and rows."""
+    outcomes = [o for column in results.columns for row in column.rows.values() for o in row.outcomes.values()]
+    splits = len({o.run.spec.seed for o in outcomes})
+    return sum(float(o.run.summary().get("seconds", 0.0)) for o in outcomes) / max(splits, 1)
+
+
+def _scores(results: Results, decision: Decision, metrics: Sequence[Metric]) -> dict[str, dict[str, list[Score]]]:
+    """Every metric of every row but the controls, by model; differences are to the decision's reference."""
+    keys = [(c.name, label) for c in results.columns for label in c.rows if label not in plan.CONTROLS]
+    judged = _judged_by(results, metrics)
+    decided = {action.key: action.difference for action in decision.ranked}
+    scores: dict[str, dict[str, list[Score]]] = {c.name: {} for c in results.columns}
+    for model, label in keys:
+        scores[model][label] = []
     for metric in metrics:
-        key = f"test/{metric.key}"
-        values = {
-            label: {seed: _value(o, key) for seed, o in row.outcomes.items()} for label, row in column.rows.items()
-        }
+        values = {key: _metric_values(results, key, metric) for key in keys}
         # A split whose test part lacks a class has no AUROC under any row: it does not count for that metric.
         recorded = {seed for row in values.values() for seed, value in row.items() if not math.isnan(value)}
         if not recorded:
             continue
-        values = {
-            label: {seed: value for seed, value in row.items() if seed in recorded} for label, row in values.items()
-        }
-        differences = _against_plain(results, values)
-        for label, own in values.items():
-            scores[label].append(
-                Score(metric=metric, mean=_mean(list(own.values())), difference=differences.get(label))
+        values = {key: {s: v for s, v in row.items() if s in recorded} for key, row in values.items()}
+        differences = decided if metric is judged else _to_reference(results, values, decision.reference)
+        for model, label in keys:
+            own = values[model, label]
+            scores[model][label].append(
+                Score(metric=metric, mean=_mean(list(own.values())), difference=differences.get((model, label)))
             )
     return scores
 
 
-def _against_plain(results: Results, values: Mapping[str, Mapping[int, float]]) -> dict[str, Difference]:
-    """Differences of one number to plain training, corrected for their number."""
-    plain = values[plan.BASELINE]
+def _to_reference(
+    results: Results, values: Mapping[tuple[str, str], Mapping[int, float]], reference: Action
+) -> dict[tuple[str, str], Difference | None]:
+    """Differences of one number to the reference, corrected for their number."""
+    plain = values[reference.key]
     differences: dict[str, Difference] = {}
-    for label, own in values.items():
+    for (model, label), own in values.items():
         seeds = [s for s in sorted(set(own) & set(plain)) if math.isfinite(own[s] + plain[s])]
-        if label != plan.BASELINE and seeds:
-            primary = label == results.table.primary
-            differences[label] = difference(
-                results.table, [own[s] for s in seeds], [plain[s] for s in seeds], primary=primary
+        if (model, label) != reference.key and seeds:
+            declared = model == reference.model and label == results.table.primary
+            differences[f"{model}\0{label}"] = difference(
+                results.table, [own[s] for s in seeds], [plain[s] for s in seeds], primary=declared
             )
-    return stats.corrected(differences)
+    corrected = stats.corrected(differences)
+    return {(model, label): corrected.get(f"{model}\0{label}") for model, label in values}
 
 
-def _parts(results: Results, column: ColumnResults, label: str, key: str, names: Sequence[str]) -> list[SubsetScore]:
-    """The score of each class or group under plain training and under a row, over the splits that tested on it."""
-    if label not in column.rows:
+def _parts(results: Results, decision: Decision, key: str, names: Sequence[str]) -> list[SubsetScore]:
+    """The score of each class or group under the reference and the action to use, over the splits that tested on it.
+
+    Where plain training is used, the best other action is shown beside it.
+    """
+    shown = decision.best if decision.keeps_plain else decision.use
+    if shown is None:
         return []
-    ours, plain = column.rows[label].outcomes, column.rows[plan.BASELINE].outcomes
+    ours, plain = (_outcomes(results, action.key) for action in (shown, decision.reference))
     scores: list[SubsetScore] = []
     for i, name in enumerate(names):
         pairs = [(_entry(ours[s], key, i), _entry(plain[s], key, i)) for s in sorted(set(ours) & set(plain))]
@@ -222,63 +423,36 @@ def _parts(results: Results, column: ColumnResults, label: str, key: str, names:
     return scores
 
 
-def _sentence(results: Results, column: ColumnResults, model: ModelAnswer, metrics: Sequence[Metric]) -> str:
-    table = results.table
-    label = model.chosen if model.chosen != plan.BASELINE else table.primary
-    apart = column.differences.get(label)
-    if label not in column.rows or apart is None or apart.n < 2:
-        return "too few splits have finished to draw a conclusion."
-    metric = _judged_by(results, metrics)
-    unchanged = [
-        s.metric.name
-        for s in model.scores[model.chosen]
-        if s.metric.key in ("auroc", "accuracy")
-        and s.metric.key != metric.key
-        and s.difference is not None
-        and s.difference.conclusion(smallest=s.metric.smallest) == "no evidence"
-    ]
-    errors = table.smallest and not model.classes
-    return verdict.effect(
-        row_name(label, column.rows[label].method),
-        metric.name,
-        apart,
-        unit_of(metric, _mean(column.rows[label].values)),
-        smallest=table.smallest,
-        details=[
-            verdict.largest_gain("class", _gains(model.classes, 1.0), percent=True),
-            verdict.largest_gain("group", _gains(model.groups, -1.0 if errors else 1.0), percent=not errors),
-            f"no change seen in {' and '.join(unchanged)}" if unchanged else "",
-        ],
+def _action_name(action: Action, *, several: bool) -> str:
+    """An action for a sentence; the model is named where there is more than one."""
+    name = row_name(action.label, action.method)
+    return (
+        f"{name} of {action.model}"
+        if several and action.label == plan.BASELINE
+        else (f"{action.model} with {name}" if several else name)
     )
+
+
+def _typical(results: Results) -> float:
+    """The metric's mean under plain training over all models, for its unit and margin."""
+    values = [v for c in results.columns if plan.BASELINE in c.rows for v in c.rows[plan.BASELINE].values]
+    return _mean([v for v in values if math.isfinite(v)])
 
 
 def _judged_by(results: Results, metrics: Sequence[Metric]) -> Metric:
     return next(m for m in metrics if results.table.metric == f"test/{m.key}")
 
 
-def _gains(scores: Sequence[SubsetScore], sign: float) -> dict[str, float]:
-    """By how much classes or groups are better, among those that more than one split tested on."""
-    return {s.name: sign * (s.ours - s.plain) for s in scores if s.difference is not None}
+def _outcomes(results: Results, key: tuple[str, str]) -> Mapping[int, Outcome]:
+    column = next(c for c in results.columns if c.name == key[0])
+    return column.rows[key[1]].outcomes
 
 
-def _headline(results: Results, best: ModelAnswer) -> str:
-    column = next(c for c in results.columns if c.name == best.model)
-    name = row_name(best.chosen, column.rows[best.chosen].method)
-    return verdict.recommendation(results.table, best.primary, best.chosen, name, comparisons=len(column.differences))
-
-
-def _remarks(best: ModelAnswer, metric: Metric) -> list[str]:
-    """Whether a gain is more than a larger step; or, without one, which differences could have been detected."""
-    if best.beyond_scale is not None:
-        return [verdict.beyond_scale(survives=best.beyond_scale)]
-    if best.chosen != plan.BASELINE or best.primary is None or not math.isfinite(best.primary.low):
-        return []
-    unit = unit_of(metric, (best.primary.high - best.primary.low) / 2)
-    return verdict.resolution(best.primary, metric.name, unit, smallest=metric.smallest)
-
-
-def _value(outcome: Outcome, key: str) -> float:
-    return float(outcome.records[outcome.chosen].get(key, math.nan))
+def _metric_values(results: Results, key: tuple[str, str], metric: Metric) -> dict[int, float]:
+    return {
+        seed: float(o.records[o.chosen].get(f"test/{metric.key}", math.nan))
+        for seed, o in _outcomes(results, key).items()
+    }
 
 
 def _entry(outcome: Outcome, key: str, i: int) -> float:

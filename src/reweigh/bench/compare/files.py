@@ -50,8 +50,8 @@ def write(
     report = page.write(shown, root / "report.html")
     model = None
     if outcome.ended != "interrupted":
-        best = next(m for m in answer.models if m.model == answer.model)
-        expected = {score.metric.name: score.mean for score in best.scores[answer.row]}
+        own = next(m for m in answer.models if m.model == answer.model)
+        expected = {score.metric.name: score.mean for score in own.scores[answer.row]}
         model = train_and_save(problem, runs[0].spec, table, root / "model", expected=expected, progress=progress)
     write_atomically(root / "answer.json", json.dumps(page.as_data(answer, caveats), indent=1, allow_nan=False))
     return Files(report=report, hardest=root / "hardest.csv", model=model, ranking=ranking)

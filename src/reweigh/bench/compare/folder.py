@@ -24,9 +24,11 @@ NAME = "compare"
 _FILE = "compare.json"
 
 
-def save(root: Path, table: Table, outcome: SearchOutcome, problem: Problem) -> tuple[Results, Answer | None]:
+def save(
+    root: Path, table: Table, outcome: SearchOutcome, problem: Problem, *, jobs: int = 1
+) -> tuple[Results, Answer | None]:
     """Store what an answer would rest on; the results, and the answer if there is one yet."""
-    facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind}
+    facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind, "jobs": jobs}
     stored = {
         "table": dataclasses.asdict(table),
         "facts": facts,
@@ -54,7 +56,7 @@ def results_at(root: Path, runs: Sequence[Run]) -> Results:
 def _answered(table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
     gathered = results.of_runs(NAME, table, runs)
-    return gathered, answer(gathered, known, facts["classes"], facts["groups"])
+    return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))
 
 
 def _table(stored: dict[str, Any]) -> Table:

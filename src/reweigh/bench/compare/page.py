@@ -12,12 +12,14 @@ from markupsafe import Markup
 
 from reweigh.bench import report
 from reweigh.bench.compare import hardest
+from reweigh.bench.compare.actions import probability, with_reference
 from reweigh.bench.compare.answer import Answer, ModelAnswer, Score, SubsetScore, unit_of
 from reweigh.bench.compare.problem import Problem
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Figure, Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.suspects import Ranking
+from reweigh.bench.report.advice import percent
 from reweigh.bench.report.markup import Toned, element, table
 from reweigh.bench.report.numbers import Unit, breakable, typeset
 from reweigh.bench.train.scores import Metric
@@ -37,12 +39,14 @@ def with_answer(
     """The results with the answer in front, and the figures that only a comparison has."""
     if answer is None:
         return gathered
-    figures = [_metrics(model) for model in answer.models]
-    figures += [figure for model in answer.models for figure in _groups(model)]
+    figures = [_ranked(answer), *(_metrics(model) for model in answer.models), *_groups(answer)]
     if ranking is not None and problem is not None:
         figures.append(_hardest(ranking, problem))
     return dataclasses.replace(
-        gathered, headline=answer.headline, details=(*answer.details, *caveats), extra=(*gathered.extra, *figures)
+        with_reference(gathered, answer.decision),
+        headline=answer.headline,
+        details=(*answer.details, *caveats),
+        extra=(*gathered.extra, *figures),
     )
 
 
@@ -59,14 +63,19 @@ def as_data(answer: Answer, caveats: Sequence[str]) -> dict[str, Any]:
 def _as_data(answer: Answer, caveats: Sequence[str]) -> dict[str, Any]:
     return {
         "headline": answer.headline,
-        "details": list(answer.details),
+        "strength": answer.strength,
+        "costs": list(answer.costs),
+        "declared": list(answer.declared),
+        "open": list(answer.unanswered),
         "caveats": list(caveats),
         "use": {"model": answer.model, "method": answer.row},
+        "reference": {"model": answer.decision.reference.model, "method": answer.decision.reference.label},
+        "margin": answer.decision.margin,
+        "actions": [dataclasses.asdict(action) for action in answer.decision.ranked],
         "models": [
             {
                 "model": model.model,
                 "splits": model.splits,
-                "use": model.chosen,
                 "scores": {
                     label: {
                         score.metric.key: {
@@ -77,11 +86,11 @@ def _as_data(answer: Answer, caveats: Sequence[str]) -> dict[str, Any]:
                     }
                     for label, scores in model.scores.items()
                 },
-                "classes": [dataclasses.asdict(score) for score in model.classes],
-                "groups": [dataclasses.asdict(score) for score in model.groups],
             }
             for model in answer.models
         ],
+        "classes": [dataclasses.asdict(score) for score in answer.classes],
+        "groups": [dataclasses.asdict(score) for score in answer.groups],
     }
 
 
@@ -94,14 +103,15 @@ def _plain(value: Any) -> Any:
 
 
 def _metrics(model: ModelAnswer) -> Figure:
+    """Every metric of every row of a model."""
     heads = [score.metric.name + (" ↓" if score.metric.smallest else "") for score in model.scores[plan.BASELINE]]
     rows = ([breakable(label), *(_entry(score) for score in scores)] for label, scores in model.scores.items())
     return Figure(
         title=f"Every metric, {model.model}",
         markup=table(["method", *heads], rows, label="All metrics", class_="results"),
-        caption="Means over splits at the epoch that validation chose, and the difference to plain training with its "
-        "95 % interval, corrected for overlapping splits. Coloured where there is evidence; corrected for the number "
-        "of methods (Holm) in each column. Arrows down: less is better.",
+        caption="Means over splits, and the difference to the best plain training with its 95 % interval, corrected "
+        "for overlapping splits. Coloured where there is evidence after correction for the number of rows of all "
+        "models (Holm), metric by metric. Arrows down: less is better.",
     )
 
 
@@ -119,15 +129,42 @@ def _interval(unit: Unit, difference: Difference) -> str:
     return "on every split" if difference.constant else unit.interval(difference)
 
 
-def _groups(model: ModelAnswer) -> list[Figure]:
-    if not model.groups:
+def _ranked(answer: Answer) -> Figure:
+    """Every action, the best first, with what the headline rests on."""
+    unit, decision = answer.unit, answer.decision
+    rows: list[list[str | Toned]] = []
+    for action in decision.ranked:
+        d, used = action.difference, action.key == decision.use.key
+        name = breakable(answer.names[action.key])
+        if d is None:
+            difference: str | Toned = "the reference"
+        else:
+            tone = {"better": "good", "worse": "bad"}.get(d.conclusion(smallest=decision.smallest), "none")
+            difference = Toned(typeset(f"{unit.signed(d.mean)} {_interval(unit, d)}"), tone)
+        chance = "" if d is None else percent(probability(d, smallest=decision.smallest))
+        rows.append(
+            [element("b", name) if used else name, unit.value(action.mean), difference, chance, str(action.splits)]
+        )
+    heads = ("action", answer.metric.name, "against the best plain training", "better with probability", "splits")
+    return Figure(
+        title="What to use, best first",
+        markup=table(heads, rows, label="Every action", class_="results"),
+        caption="Bold is what the kept model uses. 95 % intervals; coloured where the difference is decided after "
+        f"correction for {decision.comparisons} comparisons (Holm). The probability is of each row alone, uncorrected.",
+    )
+
+
+def _groups(answer: Answer) -> list[Figure]:
+    if not answer.groups:
         return []
-    metric = Metric(key="group", name="group", percent=bool(model.classes))
-    heads = ("group", "plain", "re-weighted", "difference")
+    metric = Metric(key="group", name="group", percent=bool(answer.classes))
+    decision = answer.decision
+    shown = decision.best if decision.keeps_plain and decision.best is not None else decision.use
+    heads = ("group", answer.names[decision.reference.key], answer.names[shown.key], "difference")
     return [
         Figure(
-            title=f"Group by group, {model.model}",
-            markup=table(heads, (_subset(group, metric) for group in model.groups), class_="results"),
+            title="Group by group",
+            markup=table(heads, (_subset(group, metric) for group in answer.groups), class_="results"),
             caption="Accuracy of each group (for numbers, the root mean squared error), mean over the splits that "
             "tested on it. The intervals are not corrected for the number of groups.",
         )

@@ -20,6 +20,8 @@ from reweigh.method import Method, method
 BASELINE = "mean"
 SCALED_BASELINE = "mean × mean weight of rgd"
 NORMALISED = "rgd, mean weight one"
+#: Rows that explain a gain: nobody would train with them for their own sake.
+CONTROLS = (NORMALISED, SCALED_BASELINE)
 #: Seeds of the comparison count from zero; tuning uses one far from them.
 TUNING_SEED = 10_000
 #: The paper's multipliers of the baseline's learning rate; the first is the baseline's own.

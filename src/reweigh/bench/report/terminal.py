@@ -34,7 +34,7 @@ def terminal(results: Sequence[Results], console: Console) -> None:
         console.print(f"\n[bold]{escape(one.headline or conclusion.headline)}[/bold]", highlight=False)
         for line in one.details if one.headline else conclusion.scale:
             console.print(escape(line), highlight=False)
-        for sentence in conclusion.sentences:
+        for sentence in () if one.headline else conclusion.sentences:
             colour = _COLOURS[sentence.conclusion]
             text = escape(f"{sentence.column}: {sentence.text}")
             console.print(f"[{colour}]{text}[/{colour}]" if colour else text, highlight=False)

@@ -1,10 +1,10 @@
-"""Verdicts in words: the comparison declared beforehand, its scale controls, and the recommendation of a comparison."""
+"""Verdicts in words: the comparison declared beforehand, and its scale controls."""
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reweigh.bench.lab import plan, stats
@@ -116,10 +116,11 @@ def _headline(results: Results) -> str:
 
 
 def _control(results: Results, column: ColumnResults) -> Control:
-    differences = column.differences
+    differences, primary = column.differences, results.table.primary
     return Control(
         column=column.name,
-        primary=differences.get(results.table.primary),
+        # Against plain training of the same column, which is what the controls are compared with too.
+        primary=between(results.table, column, primary, plan.BASELINE) if primary in differences else None,
         normalised=differences.get(plan.NORMALISED),
         scaled=differences.get(plan.SCALED_BASELINE),
         beyond=between(results.table, column, results.table.primary, plan.SCALED_BASELINE),
@@ -198,77 +199,6 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
 
 def _count(count: int, total: int) -> str:
     return "none" if not count else "all" if count == total > 1 else str(count)
-
-
-# --- the recommendation of a comparison on the user's data ---
-
-
-def effect(
-    name: str, metric: str, difference: Difference, unit: Unit, *, smallest: bool, details: Sequence[str] = ()
-) -> str:
-    """A difference to plain training as a clause, in the direction of better; a gain is followed by its details."""
-    conclusion = difference.conclusion(smallest=smallest)
-    if conclusion == "no evidence":
-        amount = _amount(difference, unit, unit.signed(difference.mean), difference.low, difference.high)
-        return f"no evidence that {name} changes {metric}: {amount}."
-    sign = -1.0 if smallest else 1.0
-    mean, (low, high) = sign * difference.mean, sorted((sign * difference.low, sign * difference.high))
-    if conclusion == "worse":
-        return f"{name} worsens {metric} by {_amount(difference, unit, unit.value(-mean), -high, -low)}."
-    gain = f"{name} improves {metric} by {_amount(difference, unit, unit.value(mean), low, high)}"
-    return f"{'; '.join(filter(None, (gain, *details)))}."
-
-
-def _amount(difference: Difference, unit: Unit, mean: str, low: float, high: float) -> str:
-    """A difference with its interval; where all splits agree to the digit there is none."""
-    if difference.constant:
-        return f"{mean}{unit.points}, the same on each of {difference.n} splits"
-    return f"{mean}{unit.points} [{unit.value(low)}, {unit.value(high)}], {difference.n} splits"
-
-
-def largest_gain(what: str, gains: Mapping[str, float], *, percent: bool) -> str:
-    """The class or group that gains most; nothing where there are fewer than two, or none gains."""
-    best = max(gains, key=lambda name: gains[name]) if len(gains) > 1 else ""
-    if len(gains) < 2 or gains[best] <= 0:
-        return ""
-    return f"largest gain in {what} {best!r} ({f'{100 * gains[best]:+.1f}' if percent else f'{gains[best]:.3g}'})"
-
-
-def recommendation(table: Table, primary: Difference | None, chosen: str, name: str, *, comparisons: int) -> str:
-    """What to train with: the chosen row, which readers know by `name`, or plain training."""
-    if primary is None or primary.n < 2:
-        return "Too little has finished to say whether re-weighting helps: use a larger --budget."
-    if chosen == plan.BASELINE:
-        if primary.conclusion(smallest=table.smallest) == "worse":
-            return f"{table.primary} makes {table.metric_name} worse here: keep {BASELINE_NAME}."
-        return f"No evidence that re-weighting helps here: keep {BASELINE_NAME}."
-    if chosen == table.primary:
-        return f"Re-weighting helps here: train with {name}."
-    return f"Use {name}: it is better than {BASELINE_NAME} here, after correction for {comparisons} comparisons."
-
-
-def beyond_scale(*, survives: bool) -> str:
-    """Whether a gain is more than a larger step."""
-    if survives:
-        return "The gain survives weights normalised to mean one: it is more than a larger step."
-    return (
-        "With weights normalised to mean one the gain is no longer seen: it may be just a larger step, which a larger "
-        "learning rate gives too."
-    )
-
-
-def resolution(primary: Difference, metric: str, unit: Unit, *, smallest: bool) -> list[str]:
-    """Without a gain: which differences could have been detected."""
-    if not primary.constant:
-        width = (primary.high - primary.low) / 2
-        return [
-            f"Differences in {metric} below about {unit.value(width)}{unit.points} would not have been detected with "
-            f"{primary.n} splits."
-        ]
-    if primary.mean == 0:
-        return [f"Both score the same on every split: {metric} cannot tell them apart here."]
-    few = primary.conclusion(smallest=smallest) == "no evidence"
-    return ["Equal differences have no interval, and fewer than six of them may be chance."] if few else []
 
 
 def estimate(values: Sequence[float], digits: int) -> str:

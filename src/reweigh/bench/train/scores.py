@@ -27,34 +27,44 @@ _BINS = 15
 _SHOWN_CLASSES = 12
 #: The worst shares of a pool of tasks that are reported, in percent.
 PERCENT = (10, 20, 30, 40, 50)
+#: A change of a score that matters to a person: a hundredth.
+_MATTERS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric in a table: what it is called, whether less is better, and whether it is a percentage."""
+    """A metric in a table: what it is called, whether less is better, and whether it is a percentage.
+
+    A `relative` one has no natural scale: a change that matters is a share of its value.
+    """
 
     key: str
     name: str
     smallest: bool = False
     percent: bool = False
+    relative: bool = False
+
+    def margin(self, typical: float) -> float:
+        """The smallest change that matters: a point, a hundredth, or one percent of a typical value."""
+        return _MATTERS * abs(typical) if self.relative and math.isfinite(typical) else _MATTERS
 
 
 CLASSIFICATION = (
     Metric(key="balanced_accuracy", name="balanced accuracy", percent=True),
     Metric(key="accuracy", name="accuracy", percent=True),
     Metric(key="auroc", name="AUROC", percent=True),
-    Metric(key="loss", name="log-loss", smallest=True),
+    Metric(key="loss", name="log-loss", smallest=True, relative=True),
     Metric(key="worst_class", name="worst class", percent=True),
     Metric(key="worst_group", name="worst group", percent=True),
     Metric(key="calibration_error", name="calibration error", smallest=True, percent=True),
-    Metric(key="worst_tenth_loss", name="loss of the worst tenth", smallest=True),
+    Metric(key="worst_tenth_loss", name="loss of the worst tenth", smallest=True, relative=True),
 )
 REGRESSION = (
-    Metric(key="rmse", name="root mean squared error", smallest=True),
-    Metric(key="mae", name="mean absolute error", smallest=True),
+    Metric(key="rmse", name="root mean squared error", smallest=True, relative=True),
+    Metric(key="mae", name="mean absolute error", smallest=True, relative=True),
     Metric(key="r2", name="R²"),
-    Metric(key="worst_group", name="worst group's error", smallest=True),
-    Metric(key="worst_tenth_loss", name="squared error of the worst tenth", smallest=True),
+    Metric(key="worst_group", name="worst group's error", smallest=True, relative=True),
+    Metric(key="worst_tenth_loss", name="squared error of the worst tenth", smallest=True, relative=True),
 )
 
 
