@@ -119,7 +119,7 @@ def test_plain_training_is_kept_only_where_it_is_shown_to_be_within_the_margin(t
 
 
 def test_a_lead_is_named_with_its_probability(tmp_path):
-    # By hand: t = 0.0155 / (sd sqrt(1/8 + 1/3)) = 1.96 with 4 times the noise; 7 degrees of freedom give 1 - p/2 = 0.95.
+    # By hand: t = 0.0155 / (sd sqrt(1/8 + 1/3)) = 1.96 with 4 times the noise; with 7 degrees, 1 - p/2 = 0.95.
     found = answered(tmp_path, {"rgd": -0.03, "focal": 0.0155}, sizes=tuple(4 * n for n in NOISE))
     assert found.strength == "leading"
     assert found.row == "focal"
