@@ -18,6 +18,7 @@ from reweigh.bench.catalogue import permuted
 from reweigh.bench.catalogue.tables import NamedTable
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.recipes import _supervised as supervised
+from reweigh.bench.recipes._attributes import Attributes, joined
 from reweigh.bench.tables import Schema, TableEncoder
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.task import Task
@@ -46,6 +47,8 @@ class Draw:
         Grey pixels in a row of an image; 0 keeps the image as it is.
     levels
         Most levels of a category that get a column of their own.
+    attributes
+        Whether a table has one column per attribute, and not one per level of a category.
     """
 
     data: str
@@ -54,6 +57,7 @@ class Draw:
     validation: float
     side: int
     levels: int
+    attributes: bool = False
 
 
 def deal(draw: Draw, seeds: Seeds) -> Task:
@@ -99,25 +103,29 @@ def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]
 
 def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
     """A table as the encoder of its training rows makes it."""
-    frame, schema, pool, held = _read(draw.data)
+    frame, schema, pool, held = _read(draw.data, draw.attributes)
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
     train, val = _choose(labels, pool, draw, seeds)
     rows = {"train": train, "val": val, "test": _capped(held, draw.test_rows)}
-    encoder = TableEncoder.fit(frame, schema, train, levels=draw.levels)
+    if draw.attributes:
+        encoder: Attributes | TableEncoder = Attributes.fit(frame, schema, train)
+    else:
+        encoder = TableEncoder.fit(frame, schema, train, levels=draw.levels)
     x = {f"x_{part}": encoder.transform(frame, chosen) for part, chosen in rows.items()}
-    y = {f"y_{part}": encoder.transform_target(frame, chosen) for part, chosen in rows.items()}
+    y = {f"y_{part}": labels[chosen] for part, chosen in rows.items()}
     return x | y, schema.classes
 
 
 @functools.lru_cache(maxsize=2)
-def _read(name: str) -> tuple[pl.DataFrame, Schema, Array, Array]:
+def _read(name: str, attributes: bool) -> tuple[pl.DataFrame, Schema, Array, Array]:
     """The labelled rows, what they hold, which may be trained on, and which are for testing; read once a process."""
     root = os.environ.get("REWEIGH_DATA")
     found = catalogue.load(name, NamedTable, root=Path(root) if root else None, download=True)
-    schema = tables.describe(found.frame, target=found.target)
+    whole = joined(found.frame, found.indicators) if attributes else found.frame
+    schema = tables.describe(whole, target=found.target)
     if found.test_rows is not None and schema.unlabelled:
         raise ValueError(f"{name} has rows without a target, so its official test rows cannot be found by position.")
-    frame = schema.labelled(found.frame)
+    frame = schema.labelled(whole)
     if found.test_rows is not None:
         held = np.asarray(found.test_rows)
         return frame, schema, np.setdiff1d(np.arange(frame.height), held), held

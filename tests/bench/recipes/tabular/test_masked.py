@@ -67,7 +67,8 @@ def test_loss_of_two_rows_of_three_columns_by_hand() -> None:
     model.decoder = nn.Sequential(Told())
     with torch.no_grad():
         model.position.weight.copy_(torch.tensor([[10.0], [20.0], [30.0]]))
-        model.hidden_value.fill_(5.0)
+        model.of_ones.weight.fill_(2.0)  # of one kept column
+        model.of_ones.bias.fill_(3.0)
         model.tell.weight.copy_(torch.tensor([[1.0, 0.1]]))
         model.tell.bias.zero_()
     x = torch.tensor([[1.0, 2.0, 3.0], [0.0, 4.0, 1.0]])
@@ -77,6 +78,22 @@ def test_loss_of_two_rows_of_three_columns_by_hand() -> None:
     np.testing.assert_allclose(model.row_losses(values, mask, x).detach(), [54 / 3, 54 / 3], rtol=1e-6)
     x[0, 2] = 6.0  # hidden: what is told stays, its error becomes 2, and the loss is (4 + 25 + 4) / 3
     assert model.row_losses(values, mask, x)[0].item() == pytest.approx(11.0)
+
+
+def test_the_hidden_value_is_the_authors_layer_of_ones() -> None:
+    """Keras's Dense(1) on k ones: Glorot-uniform weights of variance 2 / (k + 1), so 2 k / (k + 1) for their sum."""
+    assert float(network(3, masked=0.5).of_ones.weight.detach().abs().max()) <= (6 / 2) ** 0.5
+    kept, values = 30, []
+    for seed in range(400):
+        torch.manual_seed(seed)
+        model = MaskedAutoencoder(100, embedding=1, blocks=1, decoder_blocks=1, feed_forward=1, dropout=0.0, masked=0.7)
+        values.append(model.hidden_value.item())
+    assert np.var(values) == pytest.approx(2 * kept / (kept + 1), rel=0.3)  # four standard deviations
+    # A step of Adam moves each of 30 weights and the bias by the rate.
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    model.hidden_value.sum().backward()
+    optimizer.step()
+    assert values[-1] - model.hidden_value.item() == pytest.approx(31e-3, rel=1e-3)
 
 
 def test_hidden_values_are_not_seen() -> None:

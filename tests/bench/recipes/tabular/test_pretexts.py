@@ -142,6 +142,29 @@ def test_shapes_of_subsets_and_pooled_features() -> None:
     torch.testing.assert_close(parts[2], x[:, 3:6])
     torch.testing.assert_close(network.encode(x), sum(network.encoder(part) for part in parts) / 4)
     assert network.losses(x, generator(), 0, 0).shape == (3,)
+    assert [type(part).__name__ for part in network.encoder] == ["Linear", "LeakyReLU"]
+    assert isinstance(network.decoder, torch.nn.Linear)
+
+
+def test_loss_of_subtab_against_loops() -> None:
+    """The authors' three terms for each pair of subsets: sums over columns, of two stacked batches, by their number."""
+    rows, subsets = 3, 2
+    model = SubTab(hidden=4, subsets=subsets, overlap=0.0, noise=0.0, temperature=0.1, random_state=0)
+    network = model.fit(np.random.default_rng(0).normal(size=(9, 4))).network_
+    x = torch.randn(rows, 4, generator=generator(1))
+    with torch.no_grad():
+        encoded = [network.encoder(x[:, :2]), network.encoder(x[:, 2:])]
+        z = [p / np.linalg.norm(p, axis=1, keepdims=True) for p in (network.project(e).numpy() for e in encoded)]
+        recon = sum(((network.decoder(e).numpy() - x.numpy()) ** 2).sum() for e in encoded) / (2 * rows)
+        both = np.concatenate(z)
+        contrast = 0.0
+        for i in range(2 * rows):
+            partner = (i + rows) % (2 * rows)
+            others = [np.exp(both[i] @ both[k] / 0.1) for k in range(2 * rows) if k != i]
+            contrast -= np.log(np.exp(both[i] @ both[partner] / 0.1) / np.sum(others)) / (2 * rows)
+        apart = ((z[0] - z[1]) ** 2).sum() / rows
+        ours = network.losses(x, generator(), 0, 0)
+    assert float(ours.mean()) == pytest.approx(recon + contrast + apart, rel=1e-5)
 
 
 # --- TabNet ---

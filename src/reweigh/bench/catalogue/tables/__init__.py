@@ -17,13 +17,14 @@ __all__ = ["NamedTable", "RawTable", "build", "parse"]
 
 
 class RawTable(NamedTuple):
-    """What a reader returns: all rows, the column to predict, the rows its makers set aside, and notes."""
+    """What a reader returns; see `NamedTable`."""
 
     frame: pl.DataFrame
     target: str
     test_rows: range | None = None
     val_rows: range | None = None
     notes: tuple[str, ...] = ()
+    indicators: Mapping[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,6 +41,8 @@ class NamedTable(Loaded):
         Positions of the rows its makers set aside, where they did.
     notes
         What to know about it before believing a result.
+    indicators
+        Attributes that the table has as several columns, a one in one of them: their columns, by attribute.
     """
 
     frame: pl.DataFrame = field(repr=False)
@@ -47,6 +50,7 @@ class NamedTable(Loaded):
     test_rows: range | None
     val_rows: range | None
     notes: tuple[str, ...]
+    indicators: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def summary(self) -> str:

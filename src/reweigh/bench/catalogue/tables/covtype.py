@@ -8,7 +8,7 @@ from reweigh.bench.catalogue.card import DataCard, Package
 from reweigh.bench.catalogue.tables import RawTable, parse
 
 CARD = DataCard(
-    size="581 012 rows, 54 columns, 7 classes (0.5 % to 49 %)",
+    size="581 012 rows, 54 columns (12 attributes), 7 classes (0.5 % to 49 %)",
     licence="CC BY 4.0",
     source="Blackard, UCI, 1998",
     official="covtype.data (or covtype.data.gz) into DATA_ROOT/covtype/.",
@@ -48,6 +48,7 @@ _NAMES = (
     *(f"Soil_Type{i}" for i in range(1, 41)),
     "Cover_Type",
 )
+_INDICATORS = {"Wilderness_Area": _NAMES[10:14], "Soil_Type": _NAMES[14:54]}
 #: The official parts are the first rows, the next, and all others.
 _TRAIN, _VAL = 11_340, 3_780
 _NOTE = (
@@ -61,4 +62,4 @@ def read(contents: Mapping[str, bytes]) -> RawTable:
     content = contents["all"]
     frame = parse(content, None if content.startswith(b"Elevation") else _NAMES)
     end = frame.height
-    return RawTable(frame, "Cover_Type", range(_TRAIN + _VAL, end), range(_TRAIN, _TRAIN + _VAL), (_NOTE,))
+    return RawTable(frame, "Cover_Type", range(_TRAIN + _VAL, end), range(_TRAIN, _TRAIN + _VAL), (_NOTE,), _INDICATORS)

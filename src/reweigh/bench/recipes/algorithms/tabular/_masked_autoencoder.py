@@ -19,11 +19,16 @@ class Masking(NamedTuple):
     hidden: Tensor
 
 
+def kept_columns(columns: int, share: float) -> int:
+    """How many columns of a row are seen where this share is hidden, rounded down as the authors do; one at least."""
+    return columns - min(math.ceil(share * columns - 1e-9), columns - 1)
+
+
 def masking(
     rows: int, columns: int, share: float, draw: torch.Generator, device: torch.device | None = None
 ) -> Masking:
     """A random mask for each row; every row hides the same number of columns, and at least one is kept."""
-    hidden = min(math.ceil(share * columns - 1e-9), columns - 1)
+    hidden = columns - kept_columns(columns, share)
     order = torch.rand(rows, columns, generator=draw).argsort(1).to(device, non_blocking=True)
     return Masking(order[:, hidden:].sort(1).values, order[:, :hidden].sort(1).values)
 
@@ -53,8 +58,10 @@ class MaskedAutoencoder(Network):
 
     .. math:: \ell(x) = \frac1d \sum_{j=1}^d (\hat x_j - x_j)^2
 
-    over *all* columns, seen and hidden. A token is a cell's value beside the learnt embedding of its column; a hidden
-    cell's value is one learnt number.
+    over *all* columns, seen and hidden. A token is a cell's value beside the learnt embedding of its column. The value
+    of a hidden cell is one learnt number: what a linear layer makes of as many ones as there are kept columns, k. As in
+    the authors' code, it so starts at random with a standard deviation near 1.4, and a step of Adam moves it k + 1
+    times as far as a single parameter.
     """
 
     def __init__(
@@ -73,10 +80,17 @@ class MaskedAutoencoder(Network):
         width = embedding + 1
         self.position = nn.Embedding(columns, embedding)
         nn.init.uniform_(self.position.weight, -0.05, 0.05)
-        self.hidden_value = nn.Parameter(torch.zeros(()))
+        self.of_ones = nn.Linear(kept_columns(columns, masked), 1)
+        nn.init.xavier_uniform_(self.of_ones.weight)
+        nn.init.zeros_(self.of_ones.bias)
         self.encoder = nn.Sequential(*(Block(width, feed_forward, dropout) for _ in range(blocks)))
         self.decoder = nn.Sequential(*(Block(width, feed_forward, dropout) for _ in range(decoder_blocks)))
         self.tell = nn.Linear(width, 1)
+
+    @property
+    def hidden_value(self) -> Tensor:
+        """What stands for the value of a hidden cell."""
+        return self.of_ones.weight.sum() + self.of_ones.bias
 
     def tokens(self, values: Tensor, columns: Tensor) -> Tensor:
         """Values `(rows, length)` of the columns `(rows, length)`, as tokens."""

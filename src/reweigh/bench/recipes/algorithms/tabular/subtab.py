@@ -24,11 +24,12 @@ class SubTab(SelfSupervised):
     The columns are cut into `subsets` neighbouring groups, each of which also gets an `overlap` of those before it. A
     shared encoder sees one noisy subset at a time; from each the whole row is told, and subsets of a row must agree:
 
-    .. math:: \ell = \overline{\tfrac1d \|\hat x^{(s)} - x\|^2} + \overline{\ell_{\mathrm{NT\text{-}Xent}}(z^{(s)},
-              z^{(t)})} + \overline{\tfrac1k \|z^{(s)} - z^{(t)}\|^2}
+    .. math:: \ell = \overline{\|\hat x^{(s)} - x\|^2} + \overline{\ell_{\mathrm{NT\text{-}Xent}}(z^{(s)}, z^{(t)})} +
+              \overline{\|z^{(s)} - z^{(t)}\|^2}
 
-    with bars for means over subsets s and over pairs (s, t), and z the projections. Features of a row are the mean of
-    the encodings of its subsets.
+    with bars for means over subsets s and over pairs (s, t), and z the normalised projections. As in the authors' code,
+    squared errors are summed over columns, the encoder is one layer and the decoder is linear. Features of a row are
+    the mean of the encodings of its subsets.
 
     Parameters
     ----------
@@ -54,8 +55,11 @@ class SubTab(SelfSupervised):
 
     Notes
     -----
-    The first subset borrows the columns after it, so that all subsets are of one width. Tables with fewer columns than
-    subsets get one subset a column. References: Ucar et al., SubTab, NeurIPS 2021.
+    The first subset borrows the columns after it, so that all subsets are of one width. Departs from the authors' code
+    where the number of columns is not a multiple of the subsets: there the last columns are in no subset, here subsets
+    are a column wider. Tables with fewer columns than subsets get one subset per column, and a single subset has no
+    partner. A row's loss grows with the number of columns, so tau has to grow with it. References: Ucar et al., SubTab,
+    NeurIPS 2021.
     """
 
     def __init__(
@@ -126,8 +130,8 @@ class Subsets(Network):
         self.noise, self.temperature = noise, temperature
         self.register_buffer("subsets", torch.tensor(subsets), persistent=False)
         width = len(subsets[0])
-        self.encoder = nn.Sequential(nn.Linear(width, hidden), nn.LeakyReLU(), nn.Linear(hidden, hidden))
-        self.decoder = nn.Sequential(nn.Linear(hidden, hidden), nn.LeakyReLU(), nn.Linear(hidden, columns))
+        self.encoder = nn.Sequential(nn.Linear(width, hidden), nn.LeakyReLU())
+        self.decoder = nn.Linear(hidden, columns)
         self.project = nn.Sequential(nn.Linear(hidden, hidden), nn.LeakyReLU(), nn.Linear(hidden, hidden))
 
     def parts(self, x: Tensor) -> Tensor:
@@ -139,12 +143,12 @@ class Subsets(Network):
         """Reconstruction from every noisy subset, and agreement of every pair."""
         noisy = torch.stack([corrupt(part, self.noise, draw)[0] for part in self.parts(x)])
         encoded = self.encoder(noisy)
-        told = (self.decoder(encoded) - x).square().mean((0, 2))
+        told = (self.decoder(encoded) - x).square().sum(2).mean(0)
         projected = nn.functional.normalize(self.project(encoded), dim=-1)
         pairs = list(combinations(projected, 2))
         if not pairs:
             return told
-        apart = torch.stack([(a - b).square().mean(1) for a, b in pairs]).mean(0)
+        apart = torch.stack([(a - b).square().sum(1) for a, b in pairs]).mean(0)
         unlike = torch.stack([nt_xent(a, b, self.temperature) for a, b in pairs]).mean(0)
         return told + unlike + apart
 
