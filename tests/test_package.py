@@ -1,47 +1,39 @@
-"""What users install: the wheel's content, and its life in an environment with nothing but NumPy."""
+"""What users install: the archives' content, life with nothing but NumPy, and what pyproject.toml promises."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import ast
+import importlib.metadata
+import re
 import sys
-import venv
+import tarfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-import children
 import pytest
-from test_docs import ROOT, blocks_of, needs
+from distribution import ROOT, build, call, new_environment, pip
+from test_docs import blocks_of, needs
+
+import reweigh
 
 pytestmark = pytest.mark.processes
 
 
-def call(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command that sees none of this process's Python settings; on failure show what it said."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = children.run(command, cwd=cwd, env=clean)
-    assert not check or done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("build")
-    pytest.importorskip("hatchling")
-    out = tmp_path_factory.mktemp("dist")
-    call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT, cwd=out)
-    (path,) = out.glob("*.whl")
-    return path
+    """The wheel of a release, with the source archive beside it."""
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment that holds the wheel and NumPy."""
-    folder = tmp_path_factory.mktemp("clean") / "env"
-    venv.create(folder, with_pip=True)
-    interpreter = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    call(interpreter, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+    """The interpreter of a new environment that holds the wheel and NumPy, lent by this one."""
+    interpreter, packages = new_environment(tmp_path_factory.mktemp("clean") / "env", wheel)
+    here = importlib.metadata.distribution("numpy")
+    for name in {file.parts[0] for file in here.files or () if file.parts[0] != ".."}:
+        (packages / name).symlink_to(Path(str(here.locate_file(name))))
     return interpreter
 
 
@@ -59,8 +51,24 @@ def test_content_of_the_wheel(wheel: Path) -> None:
     assert sources <= set(names)
     assert fields["License-Expression"] == "Apache-2.0"
     required = [line for line in fields.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert required == ["numpy>=1.26"]
+    assert required == ["numpy>=2.1"]
     assert {"torch", "jax", "bench", "dev"} <= set(fields.get_all("Provides-Extra", []))
+    assert fields["Version"] == reweigh.__version__
+
+
+def test_content_of_the_source_archive(wheel: Path) -> None:
+    (path,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"pyproject.toml", "LICENSE", "Makefile", "src/reweigh/__init__.py", "tests/test_package.py"} <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "docs/_build", "runs"))]
+
+
+def test_archives_can_be_published(wheel: Path) -> None:
+    pytest.importorskip("twine")
+    pytest.importorskip("check_wheel_contents")
+    call(sys.executable, "-m", "twine", "check", "--strict", *sorted(wheel.parent.iterdir()), cwd=wheel.parent)
+    call(sys.executable, "-m", "check_wheel_contents", "--toplevel", "reweigh", wheel, cwd=wheel.parent)
 
 
 def test_readme_code_runs_where_only_numpy_is_installed(python: Path, tmp_path: Path) -> None:
@@ -79,9 +87,9 @@ def test_import_brings_numpy_and_no_framework(python: Path, tmp_path: Path) -> N
         "print(reweigh.__version__)"
     )
     version = call(python, "-I", "-c", code, cwd=tmp_path).stdout.strip()
-    installed = call(python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).stdout.split()
+    installed = pip(python, "list", "--format=freeze", cwd=tmp_path).split()
     assert f"reweigh=={version}" in installed
-    assert not {name.split("==")[0] for name in installed} - {"reweigh", "numpy", "pip", "setuptools"}
+    assert {name.split("==")[0] for name in installed} == {"reweigh", "numpy"}
 
 
 @pytest.mark.parametrize("code", ["import reweigh; reweigh.torch", "from reweigh.torch import Reweighted"])
@@ -97,3 +105,62 @@ def test_objectives_need_no_framework(python: Path, tmp_path: Path) -> None:
     names = sorted(p.stem for p in (ROOT / "src/reweigh/objectives").glob("*.py") if not p.name.startswith("_"))
     code = f"import importlib\nfor name in {names!r}: importlib.import_module('reweigh.objectives.' + name)"
     call(python, "-I", "-c", code, cwd=tmp_path)
+
+
+# --- what pyproject.toml promises ---
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+#: Distributions whose package has another name.
+IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn", "xgboost-cpu": "xgboost"}
+#: Used by the host that the extra is for, and not by our adapter to it.
+USED_BY_THE_HOST = {"accelerate", "flax", "optax", "trl"}
+#: Extras for people who work on the library itself.
+TOOLS = {"docs", "dev"}
+
+
+def name_of(requirement: str) -> str:
+    """The distribution of a requirement, as `xgboost` of "xgboost>=2.1; sys_platform != 'linux'"."""
+    return re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower()
+
+
+def floor_of(requirement: str) -> str | None:
+    match = re.search(r">=([\w.]+)", requirement)
+    return match[1] if match else None
+
+
+def ranges() -> dict[str, str]:
+    """The lowest admitted version of every distribution that users can be asked to install."""
+    wanted = [*PROJECT["dependencies"]]
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        wanted += [] if extra in TOOLS else requirements
+    return {name_of(text): floor for text in wanted if (floor := floor_of(text)) is not None}
+
+
+def test_nothing_is_installed_that_is_not_used() -> None:
+    imported: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    unused = {name for name in ranges() if IMPORTED_AS.get(name, name) not in imported}
+    assert unused == USED_BY_THE_HOST
+
+
+def test_the_oldest_environment_has_the_lowest_admitted_versions() -> None:
+    lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    floors = ranges()
+    for name, version in pinned.items():
+        assert floors[name] == version, f"{name}: constraints-oldest.txt has {version}, pyproject.toml {floors[name]}"
+
+
+def test_the_support_page_states_the_ranges() -> None:
+    page = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|", page, re.MULTILINE))
+    floors = ranges() | {"Python": floor_of(PROJECT["requires-python"])}
+    assert {"Python", "numpy", "torch", "jax", "transformers"} <= set(rows)
+    assert rows == {name: floors[name] for name in rows}
+    newest = [line.split(" :: ")[-1] for line in PROJECT["classifiers"] if ":: Python :: 3." in line][-1]
+    assert f"{rows['Python']} to {newest}" in page
