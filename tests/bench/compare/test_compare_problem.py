@@ -222,3 +222,21 @@ def test_the_hash_follows_the_content(table, tmp_path):
     (tmp_path / "folder" / "a").mkdir(parents=True)
     (tmp_path / "folder" / "a" / "1.png").write_bytes(b"x")
     assert hash_of(str(tmp_path / "folder"))
+
+
+def test_classes_with_too_few_rows_to_test_on_are_named_and_not_judged(tmp_path):
+    path = tmp_path / "rare.csv"
+    labels = ["a"] * 60 + ["b"] * 40 + ["c"] * 8
+    pl.DataFrame({"x": np.arange(108) % 17, "z": np.arange(108) % 5, "y": labels}).write_csv(path)
+    problem = load(DataQuestion(source=str(path), target="y"))
+    assert problem.judging.counted == (True, True, False)
+    assert any("'c' has fewer than 10 rows to test on and cannot be judged" in note for note in problem.notes)
+
+
+def test_costs_are_about_the_rarer_of_two_classes(table):
+    frame = pl.read_csv(table).with_columns(income=pl.when(pl.col("age") > 75).then(pl.lit("a")).otherwise(pl.lit("b")))
+    frame.write_csv(table)
+    problem = load(DataQuestion(source=table, target="income", drop=("salary",), cost="fp=2,fn=30"))
+    assert problem.judging.positive == problem.classes.index("a")
+    assert problem.judging.costs == (2.0, 30.0)
+    assert any("A false 'a' costs 2, a missed one 30" in note for note in problem.notes)

@@ -175,3 +175,43 @@ def test_interval_of_three_tasks_by_hand():
     assert worst_share([0.4, 0.9], 50).half == float("inf")
     with pytest.raises(ValueError, match="`percent` must leave at least one of 5 tasks"):
         worst_share([0.1] * 5, 10)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_scores_of_two_classes_against_scikit_learn(positive):
+    draw = np.random.default_rng(3)
+    labels = (draw.random(120) < 0.2).astype(int)
+    logits = np.round(4 * draw.normal(size=(120, 2))) / 4  # with ties, which quarters keep exact
+    logits[np.arange(120), labels] += 0.75
+    judging = metrics.Judging(positive=positive, costs=(1.0, 20.0))
+    found = metrics.classification(logits, labels, 2, judging=judging)
+    ranked, hits = logits[:, positive] - logits[:, 1 - positive], labels == positive
+    predicted = logits.argmax(1)
+    assert found["average_precision"] == pytest.approx(sk.average_precision_score(hits, ranked))
+    assert found["f1"] == pytest.approx(sk.f1_score(labels, predicted, pos_label=positive))
+    assert found["matthews"] == pytest.approx(sk.matthews_corrcoef(labels, predicted))
+    precision, recall, _ = sk.precision_recall_curve(hits, ranked)
+    assert found["recall_at_precision"] == pytest.approx(recall[:-1][precision[:-1] >= 0.9].max(initial=0.0))
+    table = sk.confusion_matrix(hits, predicted == positive)
+    assert found["cost"] == pytest.approx((table[0, 1] * 1.0 + table[1, 0] * 20.0) / 120)
+
+
+def test_scores_of_many_classes_against_scikit_learn():
+    found = metrics.classification(LOGITS, TARGETS, 3)
+    predicted = LOGITS.argmax(1)
+    expected = sk.average_precision_score(np.eye(3)[TARGETS], PROBABILITIES, average="macro")
+    assert found["average_precision"] == pytest.approx(expected)
+    assert found["f1"] == pytest.approx(sk.f1_score(TARGETS, predicted, average="macro"))
+    assert found["matthews"] == pytest.approx(sk.matthews_corrcoef(TARGETS, predicted))
+    assert "cost" not in found
+    assert "recall_at_precision" not in found
+
+
+def test_classes_that_cannot_be_judged_do_not_count():
+    logits = np.array([[2.0, 0, 0], [2, 0, 0], [0, 2, 0], [2, 0, 0], [2, 0, 0]])
+    found = metrics.classification(
+        logits, np.array([0, 0, 1, 1, 2]), 3, judging=metrics.Judging(counted=(True, True, False))
+    )
+    assert found["balanced_accuracy"] == 0.75
+    assert found["worst_class"] == 0.5
+    assert found["class_accuracy"] == [1.0, 0.5, 0.0]

@@ -159,6 +159,7 @@ def compare_command(
     model: Repeated = (),
     method: Repeated = (),
     metric: str = "",
+    cost: str = "",
     task: Literal["", "binary", "multiclass", "regression"] = "",
     categorical: Repeated = (),
     drop: Repeated = (),
@@ -190,8 +191,10 @@ def compare_command(
         model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
         method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
             the comparison that counts. `reweigh list methods` shows them.
-        metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, loss, worst_class, worst_group,
-            calibration_error, worst_tenth_loss; rmse (for numbers), mae, r2.
+        metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, average_precision, f1, matthews,
+            recall_at_precision (of 90 %), cost, loss, worst_class, worst_group, calibration_error, worst_tenth_loss;
+            rmse (for numbers), mae, r2. Of two classes, F1 and precision are those of the rarer.
+        cost: What a false alarm and a miss of the rarer class cost, such as "fp=1,fn=20"; it is then judged by.
         task: The kind of target, if it was inferred wrongly.
         categorical: A column of numbers that are names; repeat for more.
         drop: A column to leave out; repeat for more.
@@ -217,6 +220,7 @@ def compare_command(
         time=time,
         test=test,
         image_size=image_size,
+        cost=cost,
     )
     request = Request(
         question=question,

@@ -22,6 +22,7 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
+from reweigh.bench.train.scores import Judging
 from reweigh.bench.train.task import Task
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +36,8 @@ _SAME_TEST = (
     "Every split tests on the same rows: intervals are about other training rows and seeds, given these test rows. "
     "Other test rows would add to them."
 )
+#: A class with fewer rows than this to test on cannot be judged.
+_LEAST_TESTED = 10
 #: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
 _LEFT_OUT = 0.1
 #: Options about a table's columns and rows.
@@ -55,6 +58,8 @@ class DataQuestion:
         As on the command line; empty for what was not given.
     image_size
         Height and width that the images of a folder are scaled to.
+    cost
+        What a false positive and a false negative cost, such as `fp=1,fn=20`.
     """
 
     source: str = EMBEDDED
@@ -67,6 +72,7 @@ class DataQuestion:
     time: str = ""
     test: str = ""
     image_size: int = 32
+    cost: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,6 +102,7 @@ class Problem:
     test_share: float
     groups: tuple[str, ...] = ()
     imbalance: float = 1.0
+    judging: Judging = field(default_factory=Judging)
     test_rows: Array | None = field(default=None, repr=False)
     positions: Array | None = field(default=None, repr=False)
     frame: pl.DataFrame | None = field(default=None, repr=False)
@@ -180,6 +187,10 @@ def hash_of(source: str) -> str:
 @functools.lru_cache(maxsize=1)
 def load(question: DataQuestion) -> Problem:
     """Read the data of a question; a process reads it once."""
+    return _judged(_read(question), question.cost)
+
+
+def _read(question: DataQuestion) -> Problem:
     path = Path(question.source)
     if path.is_dir():
         _refuse(
@@ -206,6 +217,58 @@ def load(question: DataQuestion) -> Problem:
     if not question.target:
         raise TableError(f"`--target` must name the column to predict; {path.name} has {tables.listed(frame.columns)}.")
     return _table(question, frame, question.target, None, ())
+
+
+def costs_of(text: str) -> tuple[float, float] | None:
+    """What a false positive and a false negative cost, from a text such as `fp=1,fn=20`.
+
+    Examples
+    --------
+    >>> costs_of("fp=1, fn=20")
+    (1.0, 20.0)
+    """
+    if not text:
+        return None
+    pairs = [part.partition("=") for part in text.replace(" ", "").lower().split(",")]
+    try:
+        given = {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        given = {}
+    if set(given) != {"fp", "fn"} or not all(0 < value < float("inf") for value in given.values()):
+        raise ValueError(
+            f'`--cost` must give what a false positive and a false negative cost, such as "fp=1,fn=20", got {text!r}.'
+        )
+    return given["fp"], given["fn"]
+
+
+def _judged(problem: Problem, cost: str) -> Problem:
+    """The problem with what its scores depend on, and notes about it."""
+    costs = costs_of(cost)
+    if costs is not None and len(problem.classes) != 2:
+        raise ValueError(f"`--cost` is for two classes, and the target is {problem.kind}. Leave it out.")
+    labels = problem.labels
+    if labels is None:
+        return problem
+    notes: list[str] = []
+    counts = np.bincount(
+        labels if problem.test_rows is None else labels[problem.test_rows], minlength=len(problem.classes)
+    )
+    counted = counts >= _LEAST_TESTED
+    if not counted.all():
+        rare = tables.listed([problem.classes[k] for k in np.flatnonzero(~counted)])
+        noun, verb = ("The class", "has") if int((~counted).sum()) == 1 else ("The classes", "have")
+        few = f"{noun} {rare} {verb} fewer than {_LEAST_TESTED} rows to test on"
+        if counted.sum() >= 2:
+            notes.append(f"{few} and cannot be judged: left out of balanced accuracy and of the worst class.")
+        else:
+            notes.append(f"{few}: every score rests on these few rows.")
+            counted[:] = True
+    positive = int(np.argmin(problem.class_counts)) if len(problem.classes) == 2 else 1
+    if costs is not None:
+        name = tables.quoted(problem.classes[positive])
+        notes.append(f"A false {name} costs {costs[0]:g}, a missed one {costs[1]:g} (`--cost`).")
+    judging = Judging(counted=None if counted.all() else tuple(counted.tolist()), positive=positive, costs=costs)
+    return dataclasses.replace(problem, judging=judging, notes=(*problem.notes, *notes))
 
 
 def parts_of(problem: Problem, seed: int) -> Split:
@@ -300,7 +363,8 @@ def _scorer(
         own = None if groups is None else groups[rows[part]]
         if problem.regression:
             return metrics.regression(predicted * scale, targets * scale, own, len(problem.groups))
-        return metrics.classification(predicted, targets, len(problem.classes), own, len(problem.groups))
+        classes, groups_ = len(problem.classes), len(problem.groups)
+        return metrics.classification(predicted, targets, classes, own, groups_, problem.judging)
 
     return score
 

@@ -120,11 +120,22 @@ def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], 
 def metric_named(name: str, problem: Problem) -> Metric:
     """The metric to judge by; without a name the first that the kind of problem has."""
     known = metrics.REGRESSION if problem.regression else metrics.CLASSIFICATION
-    usable = [m for m in known if m.key != "worst_group" or problem.groups]
+    lacking = {
+        "worst_group": not problem.groups,
+        "cost": problem.judging.costs is None,
+        "recall_at_precision": len(problem.classes) != 2,
+    }
+    usable = [m for m in known if not lacking.get(m.key)]
+    name = name or ("cost" if problem.judging.costs is not None else "")
     for metric in usable:
         if metric.key == name or not name:
             return metric
-    hint = " Give `--group` to have groups." if name == "worst_group" else ""
+    hints = {
+        "worst_group": " Give `--group` to have groups.",
+        "cost": " Give `--cost` to have costs.",
+        "recall_at_precision": " It is for two classes.",
+    }
+    hint = hints[name] if lacking.get(name) else ""
     raise ValueError(f"`--metric` must be one of {', '.join(m.key for m in usable)}, got {name!r}.{hint}")
 
 

@@ -53,6 +53,11 @@ CLASSIFICATION = (
     Metric(key="balanced_accuracy", name="balanced accuracy", percent=True),
     Metric(key="accuracy", name="accuracy", percent=True),
     Metric(key="auroc", name="AUROC", percent=True),
+    Metric(key="average_precision", name="average precision", percent=True),
+    Metric(key="f1", name="F1", percent=True),
+    Metric(key="matthews", name="Matthews correlation"),
+    Metric(key="recall_at_precision", name="recall at 90 % precision", percent=True),
+    Metric(key="cost", name="cost per row", smallest=True, relative=True),
     Metric(key="loss", name="log-loss", smallest=True, relative=True),
     Metric(key="worst_class", name="worst class", percent=True),
     Metric(key="worst_group", name="worst group", percent=True),
@@ -69,7 +74,7 @@ REGRESSION = (
 
 
 @np.errstate(invalid="ignore")  # of infinite logits: a diverged model scores NaN
-def accuracies(logits: Floats, targets: Floats, classes: int) -> list[dict[str, Any]]:
+def accuracies(logits: Floats, targets: Floats, classes: int, counted: Floats | None = None) -> list[dict[str, Any]]:
     """Accuracy, balanced accuracy, log-loss and the accuracy of each class, for each of several classifiers.
 
     Parameters
@@ -80,6 +85,8 @@ def accuracies(logits: Floats, targets: Floats, classes: int) -> list[dict[str, 
         The class of each row, `(n,)`.
     classes
         How many there are.
+    counted
+        Which classes count for balanced accuracy; all that have rows unless given.
     """
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
@@ -88,9 +95,10 @@ def accuracies(logits: Floats, targets: Floats, classes: int) -> list[dict[str, 
     right = (wide.argmax(axis=-1) == targets).astype(np.float64)
     counts = np.bincount(targets, minlength=classes)
     per_class = _means(right @ np.eye(classes)[targets], counts)
+    judged = counts > 0 if counted is None else (counts > 0) & counted
     columns = {
         "accuracy": right.mean(axis=-1),
-        "balanced_accuracy": per_class[:, counts > 0].mean(axis=-1),
+        "balanced_accuracy": per_class[:, judged].mean(axis=-1) if judged.any() else np.full(len(logits), np.nan),
         "loss": losses.mean(axis=-1),
         "class_accuracy": per_class,
     }
@@ -98,24 +106,102 @@ def accuracies(logits: Floats, targets: Floats, classes: int) -> list[dict[str, 
     return [{name: column[k] for name, column in listed.items()} for k in range(len(logits))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What scores of a classifier depend on beside its outputs.
+
+    `counted` says which classes count for balanced accuracy and as the worst class (all that have rows without it),
+    `positive` is the class that precision, recall and F1 of two classes are about, and `costs` are what a false
+    positive and a false negative cost.
+    """
+
+    counted: tuple[bool, ...] | None = None
+    positive: int = 1
+    costs: tuple[float, float] | None = None
+
+
 def classification(
-    logits: Floats, targets: Floats, classes: int, groups: Floats | None = None, n_groups: int = 0
+    logits: Floats,
+    targets: Floats,
+    classes: int,
+    groups: Floats | None = None,
+    n_groups: int = 0,
+    judging: Judging | None = None,
 ) -> dict[str, Any]:
     """All scores of a classifier from its logits `(n, classes)`."""
-    (scores,) = accuracies(logits[None], targets, classes)
+    judging = judging or Judging()
+    counted = None if judging.counted is None else np.array(judging.counted)
+    (scores,) = accuracies(logits[None], targets, classes, counted)
     log_probabilities = special.log_softmax(logits.astype(np.float64), axis=1)
     probabilities = np.exp(log_probabilities)
     right = (logits.argmax(axis=1) == targets).astype(np.float64)
     present = np.bincount(targets, minlength=classes) > 0
+    recalls = np.asarray(scores["class_accuracy"])
+    recalls = recalls[np.isfinite(recalls) & (counted if counted is not None else True)]
+    chosen = [judging.positive] if classes == 2 else np.flatnonzero(present).tolist()
     scores |= {
-        "worst_class": float(np.nanmin(scores["class_accuracy"])),
+        "worst_class": float(recalls.min()) if len(recalls) else math.nan,
         "auroc": auroc(probabilities, targets, present),
+        "average_precision": _average_precision(log_probabilities, targets, chosen),
+        **_of_confusion(logits.argmax(axis=1), targets, classes, chosen),
         "calibration_error": calibration_error(probabilities.max(axis=1), right),
         "worst_tenth_loss": worst_tenth(-log_probabilities[np.arange(len(targets)), targets]),
     }
+    if classes == 2:
+        positive = targets == judging.positive
+        scores["recall_at_precision"] = recall_at_precision(log_probabilities[:, judging.positive], positive)
+        if judging.costs is not None:
+            predicted = logits.argmax(axis=1) == judging.positive
+            false_positive, false_negative = judging.costs
+            wrong = false_positive * (predicted & ~positive) + false_negative * (~predicted & positive)
+            scores["cost"] = float(wrong.mean())
     if groups is not None:
         scores |= by_group(right, groups, n_groups, worst=min)
     return scores
+
+
+def _of_confusion(predicted: Floats, targets: Floats, classes: int, chosen: list[int]) -> dict[str, float]:
+    """F1 of the chosen classes, on average, and the Matthews correlation, from the counts of each pair of classes."""
+    counts = np.bincount(targets * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    hits, actual, named = np.diag(counts).astype(float), counts.sum(axis=1), counts.sum(axis=0)
+    f1 = [2 * hits[k] / (actual[k] + named[k]) if actual[k] + named[k] else 0.0 for k in chosen]
+    n = float(len(targets))
+    spread = (n**2 - float(actual @ actual)) * (n**2 - float(named @ named))
+    covariance = n * hits.sum() - float(actual @ named)
+    return {
+        "f1": float(np.mean(f1)) if f1 else math.nan,
+        "matthews": covariance / math.sqrt(spread) if spread > 0 else 0.0,
+    }
+
+
+def _average_precision(scores: Floats, targets: Floats, chosen: list[int]) -> float:
+    """The mean over classes of the precision at each row of the class, going down the ranking; NaN without rows."""
+    if not np.isfinite(scores).all():
+        return math.nan
+    areas: list[float] = []
+    for k in chosen:
+        thresholds, hits = _ranking(scores[:, k], targets == k)
+        if hits[-1] == 0:
+            return math.nan
+        gained = np.diff(hits, prepend=0.0)
+        areas.append(float((gained * hits / thresholds).sum() / hits[-1]))
+    return float(np.mean(areas)) if areas else math.nan
+
+
+def recall_at_precision(scores: Floats, positive: Floats, precision: float = 0.9) -> float:
+    """The most positive rows above a cut above which at least this share are positive, as a share; 0 without a cut."""
+    if not positive.any() or not np.isfinite(scores).all():
+        return math.nan
+    above, hits = _ranking(scores, positive)
+    good = hits / above >= precision
+    return float(hits[good].max() / hits[-1]) if good.any() else 0.0
+
+
+def _ranking(scores: Floats, positive: Floats) -> tuple[Floats, Floats]:
+    """Rows and positive rows at or above each distinct score, from the largest score down."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.diff(scores[order], append=np.nan))  # rows of one score are cut off together
+    return (last + 1).astype(float), np.cumsum(positive[order])[last].astype(float)
 
 
 def text(logits: Floats, targets: Floats, classes: int, metric: str) -> dict[str, Any]:
