@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import secrets
+import shutil
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ import numpy as np
 
 def write_atomically(path: Path, content: str | bytes | memoryview, *, synced: bool = True) -> None:
     """Write a file so that it is either complete or as it was before; `synced` waits until it has reached the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = new_temporary(path)
     try:
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -24,20 +27,55 @@ def write_atomically(path: Path, content: str | bytes | memoryview, *, synced: b
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    if synced:
+        sync(path.parent)
 
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path, None, None]:
     """A temporary path in the same folder that replaces `path` if nothing goes wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = new_temporary(path)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def new_temporary(path: Path) -> Path:
+    """An empty file beside `path`, made now and under a name that nobody can have guessed.
+
+    In a folder that others may write to, a name known beforehand could be a symbolic link to any file of the user's.
+    """
+    temporary = temporary_name(path)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    return temporary
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that nobody can guess, and that `sweep` recognises."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder; nobody else may be writing to it."""
+    for left in folder.glob(".*.tmp"):
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until what is in a file, or which names are in a folder, has reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def sha256_of(path: Path) -> str:

@@ -9,7 +9,9 @@ import csv
 import io
 import math
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -136,9 +138,12 @@ class CSVWriter:
             )
         kept = [row for row in rows if int(row[0]) <= step]
         self.columns = header[1:]
-        draft = self.path.with_name(self.path.name + ".draft")
-        draft.write_text(_lines([header, *kept]) if header else "", encoding="utf-8")
-        draft.replace(self.path)
+        # A name that nobody can have guessed: a known one could be somebody's symbolic link to another file.
+        descriptor, draft = tempfile.mkstemp(prefix=f".{self.path.name[:40]}.", suffix=".tmp", dir=self.path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_lines([header, *kept]) if header else "")
+        shutil.copymode(self.path, draft)
+        Path(draft).replace(self.path)
 
 
 class TensorBoardWriter:

@@ -41,6 +41,9 @@ class Quiet:
     def failed(self, failure):
         self.failures.append(failure)
 
+    def damaged(self, run, reason):
+        pytest.fail(f"{run.spec.id}: {reason}")
+
 
 def run_recipe(name, folder, **options):
     chosen = experiment.Options(preset="smoke", runs_dir=folder, **options)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table as Shown
 
+from reweigh.bench.cli.stops import INTERRUPTED
 from reweigh.bench.compare import files, folder, hardest, request
 from reweigh.bench.compare.answer import Answer, caveats
 from reweigh.bench.compare.model import write_predictions
@@ -64,7 +65,7 @@ def compare(given: Request, console: Console) -> int:
             "larger --budget.",
             style="yellow",
         )
-        return 130 if outcome.ended == "interrupted" else 1
+        return INTERRUPTED if outcome.ended == "interrupted" else 1
     warnings = caveats(answer, table, ended=outcome.ended, tuned=outcome.tuned)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("writing the report and the model", total=1.0)
@@ -80,7 +81,7 @@ def compare(given: Request, console: Console) -> int:
         )
     _print(console, answer, warnings)
     _print_files(console, written)
-    return 130 if outcome.ended == "interrupted" else 0
+    return INTERRUPTED if outcome.ended == "interrupted" else 0
 
 
 def predict(model: Path, rows: Path, out: Path, console: Console) -> int:

@@ -1,12 +1,14 @@
 """The command line: `reweigh compare`, `predict`, `run`, `report`, `list` and `data`.
 
-Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 130 interrupted.
+Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong; 130 interrupted, 143 terminated and 129
+hung up, all three with what was finished on disk.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +16,7 @@ from rich.console import Console
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
+from reweigh.bench.cli import stops
 from reweigh.bench.cli.wrong_calls import check_folder, check_methods, wrong_call
 
 app = SubcommandApp()
@@ -23,6 +26,12 @@ Repeated = Annotated[tuple[str, ...], UseAppendAction]
 
 def run_command(arguments: Sequence[str]) -> int:
     """Do what the arguments say; returns the exit code."""
+    with stops.as_interruptions() as received:
+        code = _run(arguments)
+    return 128 + received[0] if received and code == stops.INTERRUPTED else code
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         if (nproc := _asked_to_launch(arguments)) is not None:
             from reweigh.bench.lab.executors.torchrun import launch
@@ -31,7 +40,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted. The same command goes on from here.")
-        return 130
+        return stops.INTERRUPTED
     except Exception as error:
         said = wrong_call(error)
         if said is None:
@@ -141,9 +150,8 @@ def run(
         failures = experiment.run(asked, options, display)
     found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
     if any(results.columns for results in found):  # a page that shows nothing must not replace one that does
-        page = report.write(found, runs_dir / f"{recipe}.html")
         report.terminal(found, console)
-        _plainly(console, f"Report: {page}")
+        _write_page(console, runs_dir / f"{recipe}.html", lambda page: report.write(found, page))
     if failures:
         console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
         return 1
@@ -282,14 +290,16 @@ def report_command(
             f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
             "on from here."
         )
-    out = out or runs_dir / "report.html"
     formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+    console = Console()
+    report.terminal(results, console)
+    if out is None:
+        _write_page(console, runs_dir / "report.html", lambda page: report.write(results, page))
+        return 0
     if out.suffix in formats:
         write_atomically(out, report.tables(results, formats[out.suffix]))
     else:
         report.write(results, out)
-    console = Console()
-    report.terminal(results, console)
     _plainly(console, f"Report: {out}")
     return 0
 
@@ -330,6 +340,22 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
         ready = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))
     _plainly(console, ready)
     return 0
+
+
+def _write_page(console: Console, page: Path, write: Callable[[Path], object]) -> None:
+    """Write the page beside the runs; where nothing can be written, the terminal has shown what there is to know."""
+    try:
+        write(page)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        _plainly(
+            console,
+            f"{page.parent} cannot be written to, so there is no page. `reweigh report {page.parent} -o PAGE.html` "
+            "writes one elsewhere.",
+        )
+    else:
+        _plainly(console, f"Report: {page}")
 
 
 def _plainly(console: Console, text: str) -> None:

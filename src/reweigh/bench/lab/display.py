@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from reweigh.bench.lab.executors.local import Failure
-from reweigh.bench.lab.runs import Record, Spec
+from reweigh.bench.lab.runs import Record, Run, Spec
 
 #: Seconds between two plain lines when output is not a terminal.
 _LINE_EVERY = 30.0
@@ -65,6 +65,13 @@ class RunDisplay:
         spec = failure.spec
         said = escape(f"{spec.column} · {spec.label} · seed {spec.seed}: {last}")
         self.console.print(f"[red]failed[/red] {said}", highlight=False, markup=True)
+
+    def damaged(self, run: Run, reason: str) -> None:
+        """Name a finished run whose results were changed since, and that is done again."""
+        spec = run.spec
+        self.console.print(
+            f"run {spec.id} ({spec.column} · {spec.label} · seed {spec.seed}) is done again: {reason}", markup=False
+        )
 
     def _remaining(self, share: float) -> str:
         gained = share - self._before

@@ -137,6 +137,8 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
     candidates: dict[tuple[str, str], list[tuple[float, Trial]]] = {}
     for spec in specs:
         run = Run(spec, root)
+        if (reason := run.damage()) is not None:  # a choice among fewer trials than the others had is not fair
+            raise ValueError(f"run {spec.id} cannot be trusted: {reason}. The same command does it again.")
         if not run.done:
             continue
         values = table.selecting(run.records())

@@ -13,7 +13,7 @@ from typing import Any
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.environment import environment
-from reweigh.bench.lab.runs import Record, Run, load_runs
+from reweigh.bench.lab.runs import Record, Run, load_runs, unreadable
 from reweigh.bench.lab.table import Column, Table
 
 
@@ -91,7 +91,8 @@ class Results:
     """A whole experiment as far as it is finished.
 
     `variant` says which settings differ where one folder holds the recipe with several; `superseded` are finished runs
-    that a later tuning has replaced; `extra` are the recipe's own figures.
+    that a later tuning has replaced; `damaged` names finished runs that are left out because their files were changed
+    since, and says how; `extra` are the recipe's own figures.
     """
 
     recipe: str
@@ -100,6 +101,7 @@ class Results:
     unfinished: Sequence[Run]
     variant: str = ""
     superseded: Sequence[Run] = ()
+    damaged: Sequence[str] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     extra: Sequence[Figure] = ()
     #: What is said first, where the question has an answer of its own; the verdict's words otherwise.
@@ -129,6 +131,8 @@ def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
         table = recipe.table(preset)
         for variant, members in _variants(table, runs).items():
             results = _results(name, table, variant, members)
+            lost = tuple(f"run {path.name}: its spec.json cannot be read." for path in unreadable(root, name))
+            results = replace(results, damaged=(*results.damaged, *lost))
             headline, *details = recipe.answer(results) or ("",)
             found.append(
                 replace(results, extra=tuple(recipe.figures(results)), headline=headline, details=tuple(details))
@@ -182,7 +186,8 @@ def _open_settings(table: Table, run: Run, column: Column | None) -> dict[str, A
 
 
 def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Results:
-    done = [run for run in runs if run.done and run.summary()["records"]]
+    damaged = {run.directory: reason for run in runs if (reason := run.damage() or _unusable(table, run)) is not None}
+    done = [run for run in runs if run.done and run.directory not in damaged and run.summary()["records"]]
     table = replace(table, primary=_primary(table, done))
     current = _current(done, table.draws)
     finished, used = ({run.directory for run in some} for some in (done, current))
@@ -199,10 +204,26 @@ def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Re
             )
             for name in names
         ],
-        unfinished=[run for run in runs if run.directory not in finished and not run.pruned],
+        unfinished=[run for run in runs if run.directory not in finished | damaged.keys() and not run.pruned],
+        damaged=[_left_out(run, damaged[run.directory]) for run in runs if run.directory in damaged],
         superseded=[run for run in done if run.directory not in used],
         provenance=_provenance(done),
     )
+
+
+def _unusable(table: Table, run: Run) -> str | None:
+    """What a finished run lacks for the table; a run of an earlier version has no hashes that would tell."""
+    records = run.records() if run.done else []
+    if not records:
+        return None
+    needed = (records[table.best(table.selecting(records))], records[-1])
+    complete = all(isinstance(record.get(table.metric), (int, float)) for record in needed)
+    return None if complete else f"its records have no {table.metric}"
+
+
+def _left_out(run: Run, reason: str) -> str:
+    spec = run.spec
+    return f"run {spec.id} ({spec.column} · {spec.label} · seed {spec.seed}): {reason}."
 
 
 def _primary(table: Table, runs: Sequence[Run]) -> str:

@@ -5,9 +5,9 @@ runs/longtail/3f9c21d07a44/
     spec.json       what was asked; the directory's name is its hash
     records.jsonl   what the recipe yielded, one JSON object a line, as it came
     arrays/*.npy    larger results, whole or not there at all
-    checkpoint.pt   where to go on from, if the recipe keeps one
+    checkpoint.pt   where to resume from, if the recipe keeps one
     sharded/        the same of a training on several processes
-    done            written last: only a run that has it counts
+    done            written last, with the hashes of records and arrays: only a run that has it counts
     trial.json      which trial of a study the run is, if it is one
     pruned          written instead of `done` when the study gave the run up
     error.txt       why the last attempt failed, if it did
@@ -15,20 +15,23 @@ runs/longtail/3f9c21d07a44/
 ```
 
 Everything is written to a temporary name and renamed, or appended and flushed line by line; a torn last line is
-dropped when the run resumes. A checkpoint ends with its own hash: one that does not match is not trusted, and neither
-are records that are not JSON. Then the run starts again. The operating system lets go of the lock of a process that
-dies.
+dropped when the run resumes. `done` is written when all it vouches for has reached the disk, names in folders included,
+so that it cannot outlive its data when the power fails. Finished records and arrays that no longer match their hashes
+are not trusted, nor is a `done` that cannot be read: the run is done again. A checkpoint ends with its own hash: one
+that does not match, or that another version wrote, is not trusted either, and the run starts again. The operating
+system lets go of the lock of a process that dies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +39,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reweigh.bench.files import write_atomically
+from reweigh.bench.files import sha256_of, sweep, sync, write_atomically
 from reweigh.bench.train.records import Record
 
 #: Bytes of the hash at the end of a checkpoint.
@@ -107,8 +110,22 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished."""
-        return (self.directory / "done").exists()
+        """Whether the run has finished, and its results are what they were then."""
+        return (self.directory / "done").exists() and self.damage() is None
+
+    def damage(self) -> str | None:
+        """Why a run that has finished cannot be trusted; None if it can, or has not finished.
+
+        Files are hashed once per process, and again when size or time of one of them changes.
+        """
+        files = _result_files(self.directory)
+        if self.directory / "done" not in files:
+            return None
+        state = (self.spec.id, *((str(path), *_stamp(path)) for path in files))
+        known = _judged.get(self.directory)
+        if known is None or known[0] != state:
+            known = _judged[self.directory] = (state, _judge(self, files))
+        return known[1]
 
     @property
     def pruned(self) -> bool:
@@ -123,7 +140,9 @@ class Run:
     def revive(self) -> None:
         """Make a run that is or was a trial of a study an ordinary one, to be done to its end."""
         for name in ("trial.json", "pruned"):
-            (self.directory / name).unlink(missing_ok=True)
+            path = self.directory / name
+            if path.exists():  # a disk that cannot be written to refuses even to remove nothing
+                path.unlink(missing_ok=True)
 
     def records(self) -> list[Record]:
         """What has been recorded so far, without a torn last line."""
@@ -138,20 +157,49 @@ class Run:
         return (self.directory / "arrays" / f"{name}.npy").exists()
 
     def summary(self) -> dict[str, Any]:
-        """What `done` says: number of records, wall time, versions."""
+        """What `done` says: number and hashes of records and arrays, wall time, versions."""
         return json.loads((self.directory / "done").read_text())
 
     @contextmanager
     def open(self) -> Generator[Writer]:
-        """Take the run for writing; raises `RunTakenError` if another process has it."""
+        """Take the run for writing; raises `RunTakenError` if another process has it.
+
+        What a killed process left is swept first, and a `done` that cannot be trusted is taken back.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunTakenError(f"another process is working on run {self.spec.id}") from None
+            self._sweep()
+            if self.damage() is not None:
+                (self.directory / "done").unlink()
             write_atomically(self.directory / "spec.json", json.dumps(self.spec.as_dict(), indent=1, sort_keys=True))
+            for folder in (self.directory.parent, self.root):  # a run whose folder has no name on the disk is lost
+                sync(folder)
+            with contextlib.suppress(OSError):  # not ours, and perhaps not ours to read
+                sync(self.root.resolve().parent)
             yield Writer(self)
+
+    @property
+    def littered(self) -> bool:
+        """Whether a killed process left something in the folder of a finished run that nobody will need."""
+        left = any((self.directory / name).exists() for name in _OF_UNFINISHED)
+        return self.done and (left or any(self.directory.glob(".*.tmp")))
+
+    def tidy(self) -> None:
+        """Remove what a killed process left in the folder of a finished run, unless somebody is working on it."""
+        with contextlib.suppress(RunTakenError, OSError), self.open():
+            pass
+
+    def _sweep(self) -> None:
+        for folder in (self.directory, self.directory / "arrays"):
+            sweep(folder)
+        for parts in (self.directory / "sharded").glob(".step-*"):
+            shutil.rmtree(parts, ignore_errors=True)
+        if self.done:
+            _remove_unfinished(self.directory)
 
 
 class Writer:
@@ -173,7 +221,7 @@ class Writer:
         saved: dict[str, Any] | None = None
         if self._checkpoint.exists():
             saved = _load_checkpoint(self._checkpoint)
-        if not self.rewind(0 if saved is None else int(saved["records"])):
+        if not self.rewind(0 if saved is None else saved["records"]):
             saved = None  # the records are the truth: without them the checkpoint cannot be trusted
         return None if saved is None else saved["state"]
 
@@ -203,14 +251,19 @@ class Writer:
                 raise
         self._count += 1
 
+    def forget(self) -> None:
+        """Remove what the run would resume from: it starts again."""
+        self._checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self.run.directory / "sharded", ignore_errors=True)
+
     def checkpoint(self, state: Any) -> None:
-        """Keep `state` (tensors, numbers, containers) as the place to go on from."""
+        """Keep `state` (tensors, numbers, containers) as the place to resume from."""
         import torch
 
         content = io.BytesIO()
         torch.save({"records": self._count, "state": state}, content)
         content.write(hashlib.sha256(content.getbuffer()).digest())
-        write_atomically(self._checkpoint, content.getbuffer(), synced=False)
+        write_atomically(self._checkpoint, content.getbuffer())
 
     def array(self, name: str, values: np.ndarray[Any, Any]) -> None:
         """Keep a larger result."""
@@ -231,21 +284,80 @@ class Writer:
         self._checkpoint.unlink(missing_ok=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the run as done; its checkpoint is no longer needed."""
-        write_atomically(self.run.directory / "done", json.dumps({"records": self._count, **summary}, indent=1))
-        self._checkpoint.unlink(missing_ok=True)
-        shutil.rmtree(self.run.directory / "sharded", ignore_errors=True)
-        (self.run.directory / "error.txt").unlink(missing_ok=True)
+        """Mark the run as done, once all of it is on the disk itself; its checkpoint is no longer needed."""
+        directory = self.run.directory
+        files = [path for path in _result_files(directory) if path.name not in ("done", "spec.json")]
+        for path in (*files, directory / "arrays", directory):
+            if path.exists():
+                sync(path)
+        hashes = {path.relative_to(directory).as_posix(): sha256_of(path) for path in files}
+        write_atomically(
+            directory / "done", json.dumps({"records": self._count, "sha256": hashes, **summary}, indent=1)
+        )
+        _remove_unfinished(directory)
 
 
 def load_runs(root: Path) -> list[Run]:
-    """Every run under a folder, finished or not, in a stable order."""
+    """Every run under a folder, finished or not, in a stable order; without those that `unreadable` names."""
     runs: list[Run] = []
     for path in sorted(root.glob("*/*/spec.json")):
-        run = Run(_read_spec(path), root)
-        if run.directory == path.parent:  # a renamed or edited directory is not the run it says it is
+        spec = _read_spec(path)
+        run = None if spec is None else Run(spec, root)
+        if run is not None and run.directory == path.parent:  # a renamed or edited directory is not the run it says
             runs.append(run)
     return runs
+
+
+def unreadable(root: Path, recipe: str) -> list[Path]:
+    """The folders of a recipe's runs under a folder whose `spec.json` does not say what the run is."""
+    return [path.parent for path in sorted((root / recipe).glob("*/spec.json")) if _read_spec(path) is None]
+
+
+#: What was found of the results of finished runs, and the state of the files it was found of.
+_judged: dict[Path, tuple[tuple[Any, ...], str | None]] = {}
+#: What only a run that is not done needs.
+_OF_UNFINISHED = ("checkpoint.pt", "sharded", "error.txt")
+
+
+def _remove_unfinished(directory: Path) -> None:
+    for name in _OF_UNFINISHED:
+        path = directory / name
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _result_files(directory: Path) -> list[Path]:
+    """What a finished run consists of: `done`, what was asked, the records and the arrays."""
+    files = [directory / name for name in ("done", "spec.json", "records.jsonl")]
+    return [path for path in files if path.exists()] + sorted((directory / "arrays").glob("[!.]*.npy"))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _judge(run: Run, files: Sequence[Path]) -> str | None:
+    """What is wrong with the files of a finished run."""
+    try:
+        summary = run.summary()
+        count, hashes = summary["records"], summary.get("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "its `done` cannot be read"
+    stored = _read_spec(run.directory / "spec.json")
+    if stored is None or stored.id != run.spec.id:
+        return "its spec.json is not what was asked"
+    if hashes is None:  # finished by a version that did not write them
+        try:
+            return None if len(run.records()) == count else f"it had {count} records, and has {len(run.records())}"
+        except ValueError:
+            return "its records.jsonl cannot be read"
+    present = {path.relative_to(run.directory).as_posix(): path for path in files}
+    for name, expected in hashes.items():
+        if name not in present:
+            return f"its {name} is missing"
+        if sha256_of(present[name]) != expected:
+            return f"its {name} is not what it was when the run finished"
+    return None
 
 
 def _line(record: Record) -> str:
@@ -259,14 +371,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a record holds numbers, strings and lists of them, got {type(value).__name__}")
 
 
-def _read_spec(path: Path) -> Spec:
+def _read_spec(path: Path) -> Spec | None:
+    """What a run is, or None if its file does not tell."""
     try:
-        return Spec.from_dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path} does not say what the run is ({error}). Something else changed the file; delete the run's "
-            "directory to run it again."
-        ) from None
+        spec = Spec.from_dict(json.loads(path.read_bytes()))
+        # Types are not checked when a spec is made; what cannot be written as one was none.
+        return spec if isinstance(spec.recipe, str) and spec.text() else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _read_lines(path: Path) -> list[Record]:
@@ -303,6 +415,7 @@ def _load_checkpoint(path: Path) -> dict[str, Any] | None:
     if hashlib.sha256(body).digest() != digest:  # torch reads changed numbers without a word
         return None
     try:
-        return torch.load(io.BytesIO(body), weights_only=True)
-    except Exception:  # a foreign file: starting again is always right
+        saved = torch.load(io.BytesIO(body), weights_only=True)
+        return {"records": int(saved["records"]), "state": saved["state"]}
+    except Exception:  # a foreign file, or that of another version: starting again is always right
         return None

@@ -40,6 +40,10 @@ def terminal(results: Sequence[Results], console: Console) -> None:
             console.print(f"[{colour}]{text}[/{colour}]" if colour else text, highlight=False)
         if one.unfinished:
             console.print(f"{len(one.unfinished)} runs are not finished and are not counted.", style="yellow")
+        for line in one.damaged:
+            console.print(f"Left out, {escape(line)}", style="red", highlight=False)
+        if one.damaged:
+            console.print("The command that made these runs does them again.", style="red")
         console.print()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.objective import LiveObjective
-from reweigh.bench.train.records import Record, Writer
+from reweigh.bench.train.records import Record, UnusableCheckpointError, Writer
 from reweigh.bench.train.tally import EpochTally, clip_levels
 from reweigh.torch.averages import Averager
 
@@ -160,8 +160,12 @@ class Whole(Checkpoints):
         self.writer = writer
 
     def load(self, driver: Driver) -> None:
-        """Read the file."""
-        driver.load(self.writer.resume())
+        """Read the file; raises `UnusableCheckpointError` if it does not fit, after which the driver is of no use."""
+        state = self.writer.resume()
+        try:
+            driver.load(state)
+        except Exception as error:
+            raise UnusableCheckpointError(f"the checkpoint does not fit the training: {error!r}") from error
 
     def save(self, driver: Driver) -> None:
         """Replace the file."""

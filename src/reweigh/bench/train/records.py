@@ -11,6 +11,10 @@ import numpy as np
 Record = dict[str, Any]
 
 
+class UnusableCheckpointError(RuntimeError):
+    """A checkpoint is whole but does not fit the training: another version wrote it. The run has to start again."""
+
+
 class Keeper(Protocol):
     """Where larger results go."""
 

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
-from reweigh.bench.files import write_atomically
+from reweigh.bench.files import sync, write_atomically
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.driver import Checkpoints, Driver
-from reweigh.bench.train.records import Writer
+from reweigh.bench.train.records import UnusableCheckpointError, Writer
 
 FOLDER = "sharded"
 _KEPT = 2
@@ -64,9 +64,15 @@ class Sharded(Checkpoints):
         # The records are the truth: without them the checkpoint cannot be trusted.
         complete = processes.broadcast(self.writer.rewind(records) if processes.rank() == 0 else None)
         if path is not None and complete:
-            spread, _ = _parted(driver.state())
-            whole = load(path, spread)
-            driver.load({**dict.fromkeys(_SPREAD), **whole, **spread})
+            fits = True
+            try:
+                spread, _ = _parted(driver.state())
+                whole = load(path, spread)
+                driver.load({**dict.fromkeys(_SPREAD), **whole, **spread})
+            except Exception:
+                fits = False
+            if not all(processes.gathered(fits)):  # one process that starts again alone would wait for ever
+                raise UnusableCheckpointError(f"{path.name} does not fit the training")
         if processes.rank() == 0:
             with (directory / "starts.jsonl").open("a") as starts:
                 starts.write(json.dumps({"step": driver.step, "processes": processes.world()}) + "\n")
@@ -106,8 +112,13 @@ def save(run: Path, step: int, spread: dict[str, Any], whole: dict[str, Any], *,
     processes.barrier()
     hashes = _hashes(parts)
     if processes.rank() == 0:
+        # Before the checkpoint has its name, and before an older one goes, all of it is on the disk itself.
+        for name in hashes:
+            sync(parts / name)
         write_atomically(parts / "progress.json", json.dumps({"records": records, "files": hashes}))
         parts.rename(final)
+        for changed in (folder, run):
+            sync(changed)
         for old in _steps(folder)[_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
     processes.barrier()

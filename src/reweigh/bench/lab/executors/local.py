@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.environment import environment
 from reweigh.bench.lab.runs import Record, Run, RunTakenError, Spec, Writer
 from reweigh.bench.lab.tuning import optuna as tuning_optuna
+from reweigh.bench.train import distributed as processes
+from reweigh.bench.train.records import UnusableCheckpointError
 from reweigh.method import method
 
 #: More members than this in one batched program gain nothing and cost memory.
@@ -61,6 +63,9 @@ class Display(Protocol):
 
     def failed(self, failure: Failure) -> None:
         """A run failed."""
+
+    def damaged(self, run: Run, reason: str) -> None:
+        """The results of a finished run were changed since; it is done again."""
 
 
 def grouped(specs: Iterable[Spec], jobs: int) -> list[list[Spec]]:
@@ -166,6 +171,11 @@ def execute(
     At the `deadline`, a moment of `time.monotonic`, an `OutOfTimeError` leaves the rest undone.
     """
     over = {s.id for s in specs if Run(s, root).over}
+    for run in (Run(s, root) for s in specs):
+        if (reason := run.damage()) is not None:
+            display.damaged(run, reason)
+        elif run.littered:
+            run.tidy()
 
     def to_do(group: list[Spec]) -> list[Spec]:
         return [s for s in group if s.id not in over]
@@ -259,20 +269,29 @@ def work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any
 
 
 def _work_alone(run: Run) -> None:
-    recipe = recipes.trainable(run.spec.recipe)
     with run.open() as writer:
         if run.over:
             return
         hopeless = tuning_optuna.watch(run)
-        started = time.time()
-        for record in recipe.train(
-            settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
-        ):
+        started = time.monotonic()
+        for record in records_of(run, writer):
             writer.record(record)
             if hopeless is not None and hopeless(writer.count, record):
                 writer.prune()
                 return
-        writer.finish(summary(time.time() - started))
+        writer.finish(summary(time.monotonic() - started))
+
+
+def records_of(run: Run, writer: Writer) -> Iterator[Record]:
+    """What the recipe yields for a run; from the start if its checkpoint is another version's."""
+    recipe = recipes.trainable(run.spec.recipe)
+    arguments = settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
+    try:
+        yield from recipe.train(*arguments)
+    except UnusableCheckpointError:
+        if processes.rank() == 0:
+            writer.forget()
+        yield from recipe.train(*arguments)
 
 
 def _work_together(runs: Sequence[Run]) -> None:
@@ -289,13 +308,13 @@ def _work_together(runs: Sequence[Run]) -> None:
             (settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, scale_of(run))
             for run in runs
         ]
-        started = time.time()
+        started = time.monotonic()
         for records in recipe.train_group(members):
             for i, writer in writers.items():
                 for name, values in records[i].pop("arrays", {}).items():
                     writer.array(name, values)
                 writer.record(records[i], synced=False)
-        seconds = (time.time() - started) / len(runs)
+        seconds = (time.monotonic() - started) / len(runs)
         for writer in writers.values():
             writer.finish(summary(seconds, together=len(runs)))
 
@@ -321,8 +340,9 @@ def scale_of(run: Run) -> Any:
 
 
 def _prepare(environment: dict[str, str]) -> None:
-    """Set a worker process up: Ctrl-C is the parent's business, and there is no life without the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set a worker process up: what a terminal sends is the parent's business, and there is no life without it."""
+    for stop in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(stop, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
     prepare()

@@ -19,12 +19,11 @@ from typing import Any
 
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import recipe as recipes
-from reweigh.bench.lab.executors.local import Answer, prepare, scale_of, settings_of, summary
+from reweigh.bench.lab.executors.local import Answer, prepare, records_of, summary
 from reweigh.bench.lab.runs import Run, RunTakenError, Spec, Writer
 from reweigh.bench.lab.tuning import optuna as tuning_optuna
 from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
-from reweigh.method import method
 
 #: How often `torchrun` starts all processes anew after one has died.
 _RESTARTS = 10
@@ -36,7 +35,12 @@ def launch(arguments: Sequence[str], nproc: int) -> int:
         raise ValueError(f"`--nproc` must be a positive number, got {nproc}.")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     command = [*torchrun, f"--max-restarts={_RESTARTS}", "-m", "reweigh", *without_launcher(arguments)]
-    return subprocess.run(command, check=False, env={"OMP_NUM_THREADS": "1", **os.environ}).returncode
+    with subprocess.Popen(command, env={"OMP_NUM_THREADS": "1", **os.environ}) as process:
+        try:
+            return process.wait()
+        except BaseException:  # whatever ends this command ends all of them, and `torchrun` ends those it started
+            process.terminate()
+            raise
 
 
 def without_launcher(arguments: Sequence[str]) -> list[str]:
@@ -115,7 +119,7 @@ def _lead(run: Run) -> None:
         if run.over:
             return
         processes.broadcast({"spec": run.spec.as_dict(), "root": str(run.root.resolve())})
-        hopeless, stopped, started = tuning_optuna.watch(run), False, time.time()
+        hopeless, stopped, started = tuning_optuna.watch(run), False, time.monotonic()
         for record in _records(run, writer):
             writer.record(record)
             stopped = hopeless is not None and hopeless(writer.count, record)
@@ -125,7 +129,7 @@ def _lead(run: Run) -> None:
         if stopped:
             writer.prune()
         else:
-            writer.finish(summary(time.time() - started, processes=processes.world()))
+            writer.finish(summary(time.monotonic() - started, processes=processes.world()))
 
 
 def _records(run: Run, writer: Writer) -> Any:
@@ -135,9 +139,7 @@ def _records(run: Run, writer: Writer) -> Any:
             f"recipe {run.spec.recipe!r} trains in one process. Leave torchrun out: `reweigh run` uses all processors "
             "by doing several runs at once."
         )
-    return recipe.train(
-        settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
-    )
+    return records_of(run, writer)
 
 
 def _set_up() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reweigh.bench.files import replacing
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.train.programs.rows import Network
 
@@ -51,9 +51,7 @@ def pretrained(
         return network.eval(), saved["losses"], saved["mean_weights"], saved["clip_shares"]
     fitted = transformer.fit(rows, scale=scale)
     found = (fitted.losses_, fitted.mean_weights_, fitted.clip_shares_)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     keys = ("losses", "mean_weights", "clip_shares")
-    torch.save({"network": fitted.network_.state_dict(), **dict(zip(keys, found, strict=True))}, temporary)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        torch.save({"network": fitted.network_.state_dict(), **dict(zip(keys, found, strict=True))}, temporary)
     return fitted.network_, *found
