@@ -43,11 +43,10 @@ def started(
     mark = secrets.token_hex(16)
     process = subprocess.Popen(
         [str(word) for word in command],
-        stdout=subprocess.PIPE,
         text=True,
         env={**(os.environ if env is None else env), _MARK: mark},
         start_new_session=True,
-        **{"stderr": subprocess.STDOUT, **options},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
     )
     try:
         yield process

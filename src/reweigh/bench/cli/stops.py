@@ -1,4 +1,4 @@
-"""Signals that ask the command to stop: all of them end it as Ctrl-C does, with the cursor back and all finished runs kept."""
+"""Signals that ask the command to stop: each ends it as Ctrl-C does, cursor back and all that was finished kept."""
 
 from __future__ import annotations
 
