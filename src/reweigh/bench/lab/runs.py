@@ -374,9 +374,10 @@ def _plain(value: Any) -> Any:
 def _read_spec(path: Path) -> Spec | None:
     """What a run is, or None if its file does not tell."""
     try:
-        spec = Spec.from_dict(json.loads(path.read_bytes()))
+        values: Any = json.loads(path.read_bytes())
+        spec = Spec.from_dict(values)
         # Types are not checked when a spec is made; what cannot be written as one was none.
-        return spec if isinstance(spec.recipe, str) and spec.text() else None
+        return spec if isinstance(values["recipe"], str) and spec.text() else None
     except (OSError, ValueError, TypeError):
         return None
 
