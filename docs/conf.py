@@ -70,6 +70,7 @@ SLOTS = {
     "losses": ("torch/losses", "Losses", "How wrong each unit is: one loss a unit, never averaged."),
     "steps": ("torch/steps", "Steps", "How parameters move once there is a loss."),
     "averages": ("torch/averages", "Averages", "What is kept of the parameters over time."),
+    "post": ("post", "Corrections after training", "What is done to outputs, fitted on validation rows."),
     "samplers": ("torch/samplers", "Samplers", "Which examples are drawn."),
     "integrations": ("integrations", "Integrations", "Adapters to trainers people already use."),
 }

@@ -138,6 +138,7 @@ SLOTS = {
     "losses": "torch/losses",
     "steps": "torch/steps",
     "averages": "torch/averages",
+    "post": "post",
     "samplers": "torch/samplers",
 }
 

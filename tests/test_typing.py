@@ -86,7 +86,14 @@ def _objective(name: str):
 
 @pytest.mark.parametrize(
     "package",
-    ["reweigh", "reweigh.objectives", "reweigh.torch", "reweigh.integrations", "reweigh.integrations.boosting"],
+    [
+        "reweigh",
+        "reweigh.objectives",
+        "reweigh.post",
+        "reweigh.torch",
+        "reweigh.integrations",
+        "reweigh.integrations.boosting",
+    ],
 )
 def test_lazy_names_can_be_completed(package: str) -> None:
     """In a new process, where nothing has been loaded that would add them by itself."""

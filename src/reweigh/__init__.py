@@ -14,7 +14,7 @@ from reweigh.objectives.rgd import RGD, rgd
 from reweigh.weights import KL, ChiSquare, ReverseKL
 
 if TYPE_CHECKING:
-    from reweigh import integrations, objectives, torch
+    from reweigh import integrations, objectives, post, torch
 
 __all__ = [
     "rgd",
@@ -28,6 +28,7 @@ __all__ = [
     "Method",
     "Context",
     "objectives",
+    "post",
     "torch",
     "integrations",
 ]
@@ -41,6 +42,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # `reweigh.torch` imports torch, so it is loaded when it is first used and not before.
-    if name in ("torch", "integrations", "objectives"):
+    if name in ("torch", "integrations", "objectives", "post"):
         return importlib.import_module(f"reweigh.{name}")
     raise AttributeError(f"module 'reweigh' has no attribute {name!r}")

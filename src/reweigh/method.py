@@ -1,8 +1,9 @@
 """Methods by name: `"focal+rgd:tau=3+sam"` and the value it stands for.
 
-A method fills up to five slots: which examples are drawn (sampler), how wrong each is (loss), the number to descend
-(objective), how parameters move (step) and what is kept of them (average). The folders are the registry: a file in
-the folder of a slot is a method of its name, and is imported when it is first asked for.
+A method fills up to six slots: which examples are drawn (sampler), how wrong each is (loss), the number to descend
+(objective), how parameters move (step), what is kept of them (average) and what is done to the outputs of the trained
+model (post). The folders are the registry: a file in the folder of a slot is a method of its name, and is imported when
+it is first asked for.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ SLOTS: Mapping[str, str] = {
     "objective": "reweigh.objectives",
     "step": "reweigh.torch.steps",
     "average": "reweigh.torch.averages",
+    "post": "reweigh.post",
 }
-#: What a slot holds when a method does not name it. No average is the absence of one.
+#: What a slot holds when a method does not name it. No average, and no correction after
+#: training, is the absence of one.
 DEFAULTS: Mapping[str, str] = {
     "sampler": "uniform",
     "loss": "cross_entropy",
@@ -79,6 +82,8 @@ class Context:
         Optimiser steps of the whole training.
     loss
         The loss of methods that name none: `"mse"` for a regression.
+    classifier
+        The trained model's last layer, `(weight, bias)`, for corrections after training.
     """
 
     n: int | None = None
@@ -88,6 +93,7 @@ class Context:
     meta_loader: Any = None
     steps: int | None = None
     loss: str = DEFAULTS["loss"]
+    classifier: tuple[Any, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,7 @@ class Built:
     objective: Objective
     step: Any
     average: Any
+    post: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +131,7 @@ class Method:
     objective: Objective = dataclasses.field(default_factory=lambda: _find("mean")[1]())
     step: Any = None
     average: Any = None
+    post: Any = None
 
     def __str__(self) -> str:
         parts = [_text(value) for _, value in self.parts()]
@@ -148,6 +156,10 @@ class Method:
         for slot, value in filled.items():
             if value is not None:
                 filled[slot] = _bind(value, context)
+        if self.post is not None and isinstance(filled["loss"], _find("mse")[1]):
+            raise ValueError(
+                f"{_text(self.post)!r} corrects the outputs of a classifier, and the target is a number. Leave it out."
+            )
         for slot, outcome in (("step", "be ignored"), ("sampler", "count them a second time")):
             if getattr(filled[slot], "own_objective", False) and self.objective != _find("mean")[1]():
                 raise ValueError(
@@ -274,7 +286,7 @@ def _import(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "reweigh":
             raise
-        extra = "torch" if module.startswith("reweigh.torch") else error.name
+        extra = "torch" if module.startswith("reweigh.torch") else (error.name or "").split(".")[0]
         raise ImportError(
             f"{module.rsplit('.', 1)[-1]!r} needs {error.name}, which is not installed. "
             f'Install it with: pip install "reweigh[{extra}]"'

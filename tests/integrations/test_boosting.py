@@ -504,3 +504,41 @@ def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     printed = capsys.readouterr().out
     assert printed.count("re-weighted") == 6
+
+
+# --- corrections after training ---
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_correction_follows_the_formula(library: str, task: str) -> None:
+    X, y = data(task)
+    new, _ = data(task, seed=1)
+    plain, chosen = ours(library, task, objective="rgd").fit(X, y), ours(library, task, objective="rgd+prior").fit(X, y)
+    share = np.bincount(y) / len(y)
+    expected = plain.predict_proba(new) / share
+    np.testing.assert_allclose(
+        chosen.predict_proba(new), expected / expected.sum(axis=1, keepdims=True), rtol=1e-5, atol=1e-9
+    )
+    assert (np.ravel(chosen.predict(new)) == chosen.predict_proba(new).argmax(axis=1)).all()
+    assert np.shape(chosen.predict(new)) == np.shape(plain.predict(new))
+    again = pickle.loads(pickle.dumps(chosen))
+    np.testing.assert_allclose(again.predict_proba(new), chosen.predict_proba(new), rtol=1e-12)
+    assert clone(chosen).get_params()["objective"] == "rgd+prior"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_correction_learns_from_the_last_validation_set(library: str) -> None:
+    X, y = data("binary")
+    held_X, held_y = data("binary", seed=1)
+    wrong = 1 - held_y
+    model = ours(library, "binary", objective="mean+threshold")
+    model.fit(X, y, eval_set=[(X, y), (held_X, wrong)])
+    # With the labels of that set turned round the best cut calls everything one class.
+    assert len(np.unique(model.predict(held_X))) == 1
+    with pytest.raises(ValueError, match=r"learns from held-out rows.*eval_set=\[\(X, y\)\]"):
+        ours(library, "binary", objective="mean+threshold").fit(X, y)
+    with pytest.raises(ValueError, match="looks at the last layer of a network"):
+        ours(library, "binary", objective="mean+tau_norm").fit(X, y)
+    with pytest.raises(ValueError, match="names a post too"):
+        ours(library, "regression", objective="mean+prior").fit(X, X[:, 0])

@@ -23,12 +23,14 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from sklearn.utils import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import reweigh
@@ -483,3 +485,67 @@ def test_a_grid_over_tau_and_objectives(model: Any, iris: Any) -> None:
     search = GridSearchCV(model, grid, cv=2, scoring="neg_log_loss", error_score="raise").fit(*iris)
     scores = search.cv_results_["mean_test_score"]
     assert len(set(scores.round(12))) == 7  # TERM has no tau
+
+
+# --- corrections after training ---
+
+
+def rare_class(n=600, seed=0):
+    """Two overlapping classes, one row in ten of the second."""
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < 0.1).astype(int)
+    return rng.normal(size=(n, 3)) + 1.2 * y[:, None], np.where(y == 1, "rare", "common")
+
+
+@pytest.mark.parametrize("text", ["mean+prior", "mean+threshold", "rgd+prior:t=none"])
+@pytest.mark.parametrize("kind", [RGDClassifier, ReweightedClassifier])
+def test_a_correction_finds_the_rare_class(kind, text):
+    X, y = rare_class()
+    new_X, new_y = rare_class(seed=1)
+    options = {"random_state": 0} | ({"max_iter": 15} if kind is RGDClassifier else {})
+    plain = kind(objective=text.split("+")[0], **options).fit(X, y)
+    chosen = kind(objective=text, **options).fit(X, y)
+    assert plain.correction_ is None
+    assert balanced_accuracy_score(new_y, chosen.predict(new_X)) > 0.03 + balanced_accuracy_score(
+        new_y, plain.predict(new_X)
+    )
+    probability = chosen.predict_proba(new_X)
+    assert probability.sum(axis=1) == pytest.approx(1.0)
+    assert (chosen.classes_[probability.argmax(axis=1)] == chosen.predict(new_X)).all()
+    np.testing.assert_allclose(np.exp(chosen.predict_log_proba(new_X)), probability, atol=1e-12)
+    again = pickle.loads(pickle.dumps(chosen))
+    np.testing.assert_array_equal(again.predict_proba(new_X), probability)
+
+
+def test_the_prior_of_the_data_and_the_users_weights_cancel():
+    """Balanced weights leave nothing to correct: what a row counted in training is what it counts in the shares."""
+    X, y = rare_class()
+    weighted = ReweightedClassifier(objective="mean+prior").fit(
+        X, y, sample_weight=compute_sample_weight("balanced", y)
+    )
+    np.testing.assert_allclose(weighted.correction_.offset, np.full(2, np.log(2)), atol=1e-9)
+
+
+def test_a_correction_is_fitted_to_rows_the_network_did_not_see():
+    X, y = rare_class(200)
+    model = RGDClassifier(objective="mean+temperature", max_iter=150, random_state=0).fit(X, y)
+    assert model.correction_.scale[0] < 1.0  # too sure: on its own training rows it would not look so
+
+
+def test_tau_norm_needs_a_network():
+    X, y = rare_class(200)
+    model = RGDClassifier(objective="mean+tau_norm:tau=1", max_iter=5, random_state=0).fit(X, y)
+    weight = model.model_[-1].weight.detach().numpy()
+    np.testing.assert_allclose(model.correction_.scale, 1 / np.linalg.norm(weight, axis=1), rtol=1e-9)
+    with pytest.raises(ValueError, match="looks at the last layer of a network, which ReweightedClassifier does not"):
+        ReweightedClassifier(objective="mean+tau_norm").fit(X, y)
+
+
+def test_corrections_are_for_classes_and_whole_data():
+    X, y = rare_class(100)
+    with pytest.raises(ValueError, match="the target is a number"):
+        ReweightedRegressor(objective="mean+temperature").fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="the loss is the squared error"):
+        RGDRegressor(objective="mean+temperature").fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="needs all rows"):
+        RGDClassifier(objective="mean+prior").partial_fit(X, y, classes=["common", "rare"])

@@ -100,6 +100,10 @@ def _check_rows(model: str, rows: Sequence[str], task: Any, problem: Problem) ->
     """Build every method once, so that what does not fit is refused now and not in the middle."""
     for text in rows:
         row = method(text)
+        if row.post is not None:
+            raise ValueError(
+                f"{text!r} corrects outputs after training, which the kept model could not do yet. Leave it out."
+            )
         if model in boosters.LIBRARIES:
             if not boosters.takes(row):
                 raise ValueError(

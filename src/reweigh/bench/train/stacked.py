@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
+from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.records import Record
 from reweigh.bench.train.schedule import Training
 from reweigh.bench.train.tally import EpochTally, clip_levels
@@ -77,6 +78,8 @@ def group_key(method: Method, training: Training) -> str | None:
     if training.nonfinite != "propagate":  # one member's broken step is not the others'
         return None
     if training.precision != "float32":
+        return None
+    if method.post is not None and method.post.needs_classifier:
         return None
     structure = [_structure(method.objective), "" if method.loss is None else repr(method.loss)]
     rest = dataclasses.replace(training, lr=1.0, weight_decay=0.0)
@@ -216,7 +219,7 @@ class StackedSupervised(StackedDriver[Member]):
         built: list[Built] = [m.method.build(m.task.context(every * training.epochs)) for m in members]
         if any(b.loss != built[0].loss for b in built):
             raise ValueError("members of a group must have the same class counts when their loss depends on them.")
-        self.loss = built[0].loss
+        self.loss, self.posts = built[0].loss, [b.post for b in built]
         objectives, noisy = [b.objective for b in built], _stack([t.noisy for t in tasks])
         super().__init__(members, objectives, self.model.parameters, every, units=n, noisy=noisy)
         reference = self.parameters[0]
@@ -311,12 +314,25 @@ class StackedSupervised(StackedDriver[Member]):
     def evaluate(self, *, last: bool) -> list[Record]:
         """Scores on validation and test examples; members with the same data are scored at once."""
         records: list[Record] = [{} for _ in self.members]
-        for part in ("val", "test"):
-            for chosen, task in _by_identity([m.task for m in self.members]):
-                outputs = self.model.predict(chosen, getattr(task, f"x_{part}"), self.device)
-                for k, own in zip(chosen, task.score_each(part, outputs), strict=True):
+        for chosen, task in _by_identity([m.task for m in self.members]):
+            outputs = {
+                part: self.model.predict(chosen, getattr(task, f"x_{part}"), self.device) for part in ("val", "test")
+            }
+            for part, of_part in self._corrected(chosen, task, outputs).items():
+                for k, own in zip(chosen, task.score_each(part, of_part), strict=True):
                     records[k] |= {f"{part}/{name}": value for name, value in own.items()}
         return records
+
+    def _corrected(self, chosen: Sequence[int], task: Task, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Each member's outputs after the correction of its method, if any has one."""
+        if all(self.posts[k] is None for k in chosen):
+            return outputs
+        scale = logits_per_output(self.loss)
+        own = [
+            corrected(task, self.posts[k], {part: outputs[part][i] for part in outputs}, scale=scale)
+            for i, k in enumerate(chosen)
+        ]
+        return {part: torch.stack([of_member[part].double().cpu() for of_member in own]) for part in outputs}
 
     def facts(self, member: Member) -> Record:
         """Classes and how many examples each has."""

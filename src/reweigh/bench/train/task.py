@@ -49,7 +49,7 @@ class Task:
         targets = self.y_val if part == "val" else self.y_test
         return scores.accuracies(outputs.detach().cpu().double().numpy(), targets.cpu().numpy(), len(self.classes))
 
-    def context(self, steps: int) -> Context:
+    def context(self, steps: int | None = None, classifier: tuple[Any, Any] | None = None) -> Context:
         """What methods may need to know of it."""
         return Context(
             n=len(self.x_train),
@@ -59,6 +59,7 @@ class Task:
             meta_loader=self.meta,
             steps=steps,
             loss="cross_entropy" if self.classes else "mse",
+            classifier=classifier,
         )
 
     def facts(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import catboost as host
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import RowObjective, Task, refuse_old_name, row_objective, start, variance_of
 
@@ -19,6 +20,7 @@ METRIC = {"binary": "Logloss", "multiclass": "MultiClass", "regression": "RMSE"}
 OWN = "reweigh"
 #: From so many features on the built-in log loss takes ten Newton steps in each leaf, instead of one.
 MANY_FEATURES = 20
+_CORRECTION = "__correction"
 
 
 class CatBoostObjective:
@@ -114,7 +116,9 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
-        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
+        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
+        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
+        fitted to the last set of `eval_set`.
     **kwargs
         Those of `catboost.CatBoostClassifier`, but for `loss_function`.
 
@@ -130,7 +134,8 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
     -----
     Evaluation and early stopping use CatBoost's plain metrics. CatBoost chooses a learning rate from the data for its
     own objectives only: it is 0.03 here unless given. Nor does it backtrack in a leaf (`leaf_estimation_backtracking`),
-    which needs the value of the objective. References: Kumar et al., TMLR 2024.
+    which needs the value of the objective. The correction is the attribute `correction_`, which a pickle has and
+    CatBoost's own model files have not. References: Kumar et al., TMLR 2024.
     """
 
     def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
@@ -150,10 +155,50 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
             options["bootstrap_type"] = "Bayesian"
         elif np.shape(X)[1] >= MANY_FEATURES:
             options["leaf_estimation_iterations"] = 10
-        rows = row_objective(task, self._init_params[OWN], self._init_params["tau"])
+        chosen, post = objective_and_post(self._init_params[OWN], self._init_params["tau"], "a booster")
+        held = held_out(post, kwargs.get("eval_set"))
+        rows = row_objective(task, chosen, None)
         objective = MultiObjective(rows) if task == "multiclass" else RangeObjective(rows)
         options |= {"loss_function": objective, "eval_metric": METRIC[task]}
-        return _fit(self, super().fit, options, {"X": X, "y": y, "sample_weight": sample_weight, **kwargs})
+        self.correction_ = None
+        _fit(self, super().fit, options, {"X": X, "y": y, "sample_weight": sample_weight, **kwargs})
+        outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
+        held_codes = None if held is None else np.searchsorted(classes, np.asarray(held[1]))
+        codes = np.searchsorted(classes, np.asarray(y))
+        self.correction_ = correction_for(post, outputs, held_codes, codes, len(classes), sample_weight)
+        return self
+
+    def predict_proba(self, X: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The probability of each class, after the correction if there is one; keywords as in CatBoost."""
+        return corrected(getattr(self, "correction_", None), super().predict_proba(X, **kwargs))
+
+    def predict_log_proba(self, data: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The logarithm of the probability of each class, after the correction if there is one."""
+        if getattr(self, "correction_", None) is None:
+            return super().predict_log_proba(data, **kwargs)
+        return log_probabilities(self.predict_proba(data, **kwargs))
+
+    def predict(self, data: Any, prediction_type: str = "Class", **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """CatBoost's predictions; classes and probabilities after the correction if there is one."""
+        if getattr(self, "correction_", None) is None or prediction_type in ("RawFormulaVal", "Exponent"):
+            return super().predict(data, prediction_type=prediction_type, **kwargs)
+        if prediction_type == "LogProbability":
+            return self.predict_log_proba(data, **kwargs)
+        probabilities = self.predict_proba(data, **kwargs)
+        if prediction_type == "Probability":
+            return probabilities
+        labels = np.asarray(self.classes_)
+        classes = labels[probabilities.argmax(axis=1)]
+        return classes if len(labels) == 2 else classes[:, None]  # a column of classes, as CatBoost has it
+
+    def __getstate__(self) -> dict[str, Any]:
+        # CatBoost pickles its parameters and trees, and no attribute beside them.
+        return {**super().__getstate__(), _CORRECTION: getattr(self, "correction_", None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = dict(state)
+        self.correction_ = own.pop(_CORRECTION, None)
+        super().__setstate__(own)
 
     def get_params(self, deep: bool = True, **_unused_kwargs: Any) -> dict[str, Any]:
         """Parameters as given."""

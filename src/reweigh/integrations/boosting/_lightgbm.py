@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import (
     RowObjective,
@@ -229,7 +230,9 @@ class RGDLGBMClassifier(host.LGBMClassifier):
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
-        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
+        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
+        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
+        fitted to the last set of `eval_set`.
     **kwargs
         Those of `lightgbm.LGBMClassifier`, but for `is_unbalance` and `scale_pos_weight`.
 
@@ -243,8 +246,9 @@ class RGDLGBMClassifier(host.LGBMClassifier):
 
     Notes
     -----
-    Evaluation and early stopping use the plain log loss, and metrics that depend on ranks alone. References: Kumar et
-    al., TMLR 2024.
+    Evaluation and early stopping use the plain log loss, and metrics that depend on ranks alone. The correction is the
+    attribute `correction_`, which a pickle has and LightGBM's own model files have not. References: Kumar et al., TMLR
+    2024.
     """
 
     def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
@@ -262,7 +266,20 @@ class RGDLGBMClassifier(host.LGBMClassifier):
         if self.class_weight is not None:
             of_class = compute_sample_weight(self.class_weight, y)
             weight = of_class if weight is None else weight * of_class
-        return _fit(self, super().fit, task, (X, y, sample_weight), (codes, weight), kwargs)
+        objective, post = objective_and_post(self.objective or "rgd", self.tau, "a booster")
+        held = held_out(post, _eval_sets(kwargs))
+        self.correction_ = None
+        _fit(self, super().fit, task, (X, y, sample_weight), (codes, weight), kwargs, objective)
+        outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
+        held_codes = None if held is None else np.searchsorted(classes, np.asarray(held[1]))
+        self.correction_ = correction_for(post, outputs, held_codes, codes, len(classes), weight)
+        return self
+
+    def predict_proba(self, X: Any, raw_score: bool = False, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The probability of each class, after the correction if there is one; keywords as in LightGBM."""
+        result = super().predict_proba(X, raw_score=raw_score, **kwargs)
+        other = raw_score or kwargs.get("pred_leaf") or kwargs.get("pred_contrib")
+        return result if other else corrected(getattr(self, "correction_", None), result)
 
     def _process_params(self, stage: str) -> dict[str, Any]:
         return _native(self, super()._process_params(stage), stage)
@@ -300,18 +317,19 @@ class RGDLGBMRegressor(host.LGBMRegressor):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `lightgbm.LGBMRegressor.fit` does, with its keywords."""
-        return _fit(self, super().fit, "regression", (X, y, sample_weight), (np.asarray(y), sample_weight), kwargs)
+        data, coded = (X, y, sample_weight), (np.asarray(y), sample_weight)
+        return _fit(self, super().fit, "regression", data, coded, kwargs, self.objective or "rgd")
 
     def _process_params(self, stage: str) -> dict[str, Any]:
         return _native(self, super()._process_params(stage), stage)
 
 
-def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[str, Any]) -> Any:
+def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[str, Any], objective: Any) -> Any:
     """The host's own fit with our objective, its initial score and the plain metric; then a model that stands alone."""
     _refuse(model, kwargs)
     y, weight = coded
     variance = variance_of(y, weight) if task == "regression" else None
-    rows = row_objective(task, model.objective or "rgd", model.tau, variance)
+    rows = row_objective(task, objective, model.tau, variance)
     sizes = [np.shape(X)[0] for X, _ in _eval_sets(kwargs)]
     kwargs["init_score"] = init_score(y, task, weight)
     if sizes:

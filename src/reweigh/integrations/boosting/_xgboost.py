@@ -9,6 +9,7 @@ import numpy as np
 import xgboost as host
 from sklearn.utils.multiclass import check_classification_targets
 
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import (
     RowObjective,
@@ -139,7 +140,9 @@ class RGDXGBClassifier(host.XGBClassifier):
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
-        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function.
+        What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
+        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
+        fitted to the last set of `eval_set`.
     **kwargs
         Those of `xgboost.XGBClassifier`, but for `scale_pos_weight`.
 
@@ -153,7 +156,8 @@ class RGDXGBClassifier(host.XGBClassifier):
 
     Notes
     -----
-    Early stopping and evaluation use XGBoost's plain metrics. References: Kumar et al., TMLR 2024.
+    Early stopping and evaluation use XGBoost's plain metrics. The correction is the attribute `correction_`, which a
+    pickle has and XGBoost's own model files have not. References: Kumar et al., TMLR 2024.
     """
 
     def __init__(self, *, tau: float | None = None, objective: ObjectiveLike = "rgd", **kwargs: Any) -> None:
@@ -172,7 +176,23 @@ class RGDXGBClassifier(host.XGBClassifier):
                 "sklearn.preprocessing.LabelEncoder, as for XGBClassifier."
             )
         task: Task = "multiclass" if len(classes) > 2 else "binary"
-        return _fit(self, super().fit, task, X, y, sample_weight, kwargs)
+        objective, post = objective_and_post(_objective_of(self), self.tau, "a booster")
+        held = held_out(post, kwargs.get("eval_set"))
+        _fit(self, super().fit, task, X, y, sample_weight, kwargs, objective)
+        outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
+        codes = None if held is None else np.asarray(held[1])
+        self.correction_ = correction_for(post, outputs, codes, np.asarray(y), len(classes), sample_weight)
+        return self
+
+    def predict_proba(self, X: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The probability of each class, after the correction if there is one; keywords as in XGBoost."""
+        return corrected(getattr(self, "correction_", None), super().predict_proba(X, **kwargs))
+
+    def predict(self, X: Any, *, output_margin: bool = False, **kwargs: Any) -> Any:
+        """The most probable class, after the correction if there is one; margins are the model's own."""
+        if output_margin or getattr(self, "correction_", None) is None:
+            return super().predict(X, output_margin=output_margin, **kwargs)
+        return self.classes_[self.predict_proba(X, **kwargs).argmax(axis=1)]
 
     def get_xgb_params(self) -> dict[str, Any]:
         """Parameters for the native library, with the initial score of the data being fitted."""
@@ -211,19 +231,19 @@ class RGDXGBRegressor(host.XGBRegressor):
 
     def fit(self, X: Any, y: Any, *, sample_weight: Any = None, **kwargs: Any) -> Any:
         """Fit as `xgboost.XGBRegressor.fit` does, with its keywords."""
-        return _fit(self, super().fit, "regression", X, y, sample_weight, kwargs)
+        return _fit(self, super().fit, "regression", X, y, sample_weight, kwargs, _objective_of(self))
 
     def get_xgb_params(self) -> dict[str, Any]:
         """Parameters for the native library, with the initial score of the data being fitted."""
         return _native(self, super().get_xgb_params())
 
 
-def _fit(model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, kwargs: dict[str, Any]) -> Any:
+def _fit(
+    model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, kwargs: dict[str, Any], objective: Any
+) -> Any:
     """The host's own fit, while the model holds our objective and its initial score."""
     _refuse(model)
-    rows = row_objective(
-        task, _objective_of(model), model.tau, None if task != "regression" else variance_of(y, sample_weight)
-    )
+    rows = row_objective(task, objective, model.tau, None if task != "regression" else variance_of(y, sample_weight))
     named = model.objective
     # A model that is trained further keeps its own initial score.
     model._start = {} if kwargs.get("xgb_model") is not None else xgboost_params(y, task, sample_weight)

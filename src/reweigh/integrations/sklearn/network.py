@@ -22,8 +22,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from reweigh import _validate as validate
+from reweigh.integrations._correction import correction_for
 from reweigh.integrations._objective import ObjectiveLike, as_method
 from reweigh.method import Context, Method
+from reweigh.post import Correction
+from reweigh.torch._classifier import last_layer
 from reweigh.torch.losses import CosineLinear
 from reweigh.torch.reweighted import Reweighted
 
@@ -66,14 +69,25 @@ class _Network(BaseEstimator):
         self.device = device
 
     def _fit(
-        self, X: Any, target: Any, outputs: int, own: Any, strata: Any, criterion: Reweighted, head: str = "linear"
-    ) -> None:
-        """Train on rows, float32 or integer targets and the user's weights, all NumPy."""
+        self,
+        X: Any,
+        target: Any,
+        outputs: int,
+        own: Any,
+        strata: Any,
+        criterion: Reweighted,
+        head: str = "linear",
+        hold_out: bool = False,
+    ) -> tuple[Any, Any]:
+        """Train on rows, float32 or integer targets and the user's weights, all NumPy.
+
+        Returns which rows were trained on, and which were held out to stop by or, with `hold_out`, in any case.
+        """
         self._check_settings()
         random = check_random_state(self.random_state)
         training = self._start(X.shape[1], outputs, criterion, head, random)
         rows = np.arange(len(X)) if own is None else np.flatnonzero(own > 0)
-        rows, held = self._split(rows, strata, random)
+        rows, held = self._split(rows, strata, random) if self.early_stopping or hold_out else (rows, None)
         own = np.ones(len(X)) if own is None else own
         own = own / own[rows].mean()  # a scale of the user's weights is not a learning rate
         data = tuple(torch.as_tensor(part) for part in (X, target, own.astype(np.float32)))
@@ -84,7 +98,7 @@ class _Network(BaseEstimator):
         for epoch in range(1, self.max_iter + 1):
             training.criterion.progress = (epoch - 1) / self.max_iter
             losses.append(training.epoch(kept, self.batch_size))
-            if held is None:
+            if held is None or not self.early_stopping:
                 continue
             # Scored with the class weights that training ends with, or epochs before and after they start, when a loss
             # defers them, could not be compared.
@@ -102,6 +116,7 @@ class _Network(BaseEstimator):
         self.n_iter_ = len(losses)
         self.best_epoch_ = len(losses) if best is None else best[1]
         self.losses_ = torch.stack(losses).tolist()
+        return rows, held
 
     def _fit_further(
         self, X: Any, target: Any, outputs: int, own: Any, criterion: Reweighted | None, head: str = "linear"
@@ -149,9 +164,7 @@ class _Network(BaseEstimator):
         validate.fraction("validation_fraction", self.validation_fraction, one=False)
 
     def _split(self, rows: Any, strata: Any, random: Any) -> tuple[Any, Any]:
-        """Rows to train on, and rows to stop by."""
-        if not self.early_stopping:
-            return rows, None
+        """Rows to train on, and rows to hold out."""
         if strata is not None:
             strata = strata[rows]
             held = int(np.ceil(self.validation_fraction * len(rows)))
@@ -166,11 +179,11 @@ class _Network(BaseEstimator):
 
     def _method(self) -> Method:
         chosen = as_method(self.objective, tau=self.tau)
-        others = [slot for slot, _ in chosen.parts() if slot not in ("loss", "objective")]
+        others = [slot for slot, _ in chosen.parts() if slot not in ("loss", "objective", "post")]
         if others:
             raise ValueError(
-                f"`objective` may name a loss and an objective, got {str(chosen)!r} with a {others[0]}. Leave that "
-                "part out, or train with reweigh.torch, which has all of them."
+                f"`objective` may name a loss, an objective and a correction after training, got {str(chosen)!r} with "
+                f"a {others[0]}. Leave that part out, or train with reweigh.torch, which has all of them."
             )
         return chosen
 
@@ -202,8 +215,10 @@ class RGDClassifier(ClassifierMixin, _Network):
         The clip level, in units of the cross entropy; `None` keeps the objective's own, which is 1 for RGD.
         Objectives without one leave it unused, so that a grid over `tau` and `objective` has no holes.
     objective
-        A method's text with an objective and, if wanted, a loss (`"rgd:divergence=revkl"`, `"focal+rgd:tau=3"`), an
-        objective, or a weight function. A loss that needs cosines, such as `ldam`, gets a last layer of them.
+        A method's text with an objective and, if wanted, a loss and a correction after training
+        (`"rgd:divergence=revkl"`, `"focal+rgd:tau=3"`, `"mean+prior"`), an objective, or a weight function. A loss that
+        needs cosines, such as `ldam`, gets a last layer of them. A correction that learns from rows, such as
+        `threshold`, holds `validation_fraction` of them out.
     hidden_layer_sizes
         Width of each hidden layer.
     learning_rate_init, max_iter, batch_size, weight_decay
@@ -214,7 +229,7 @@ class RGDClassifier(ClassifierMixin, _Network):
         Whether to hold `validation_fraction` of the rows out, stop when their *plain* loss has not fallen for
         `n_iter_no_change` epochs, and go back to the best epoch.
     validation_fraction, n_iter_no_change
-        See `early_stopping`.
+        See `early_stopping` and `objective`.
     random_state
         Seeds the initial parameters, the order of rows and the validation part; the global state is not touched.
     device
@@ -230,6 +245,8 @@ class RGDClassifier(ClassifierMixin, _Network):
         Plain loss of each epoch, of training as it went by and of validation after it.
     n_iter_, best_epoch_
         Epochs done, and the one kept.
+    correction_
+        What is done to the network's outputs, a :class:`reweigh.post.Correction`, or None.
 
     Examples
     --------
@@ -301,7 +318,23 @@ class RGDClassifier(ClassifierMixin, _Network):
             raise ValueError(f"`y` must have at least two classes, got one class, {self.classes_[0]!r}.")
         own = self._weights(rows, y, sample_weight)
         criterion, head = self._criterion(codes)
-        self._fit(rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion, head)
+        self.correction_: Correction | None = None
+        post = self._method().post
+        kept, held = self._fit(
+            rows, codes.astype(np.int64), len(self.classes_), own, codes, criterion, head,
+            hold_out=post is not None and post.needs_rows,
+        )  # fmt: skip
+        if post is not None:
+            layer: Any = last_layer(self.model_, f"{post!r}") if post.needs_classifier else None
+            self.correction_ = correction_for(
+                post,
+                None if held is None else self._logits(rows[held]),
+                None if held is None else codes[held],
+                codes[kept],
+                len(self.classes_),
+                None if own is None else own[kept],
+                None if layer is None else (layer.weight, layer.bias),
+            )
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RGDClassifier:
@@ -327,7 +360,14 @@ class RGDClassifier(ClassifierMixin, _Network):
                 "class_weight='balanced' needs all rows, got it with partial_fit. Compute the weights of the classes "
                 "with sklearn.utils.class_weight.compute_class_weight, and pass them as a dict."
             )
+        if self._method().post is not None:
+            raise ValueError(
+                f"a correction after training needs all rows, got {self.objective!r} with partial_fit. Leave it out, "
+                "and fit it yourself at the end: reweigh.post."
+            )
         first = getattr(self, "_training", None) is None
+        if first:
+            self.correction_ = None
         if first and classes is None:
             raise ValueError("`classes` must be given at the first call of partial_fit, got None. Pass all labels.")
         rows, y = validate_data(self, X, y, dtype=np.float32, reset=first)
@@ -368,15 +408,22 @@ class RGDClassifier(ClassifierMixin, _Network):
 
     def predict_log_proba(self, X: Any) -> Any:
         """The logarithm of the probability of each class, without detour over the probabilities."""
-        outputs = self._outputs(X)  # says so if there was no fit, before the scale is asked for
-        logits = outputs * self._logits_per_output
+        logits = self._corrected(X)
         shifted = logits - logits.max(axis=1, keepdims=True)
         return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> Any:
         """The most probable class."""
-        outputs = self._outputs(X)  # says so if there was no fit, before `classes_` is asked for
-        return self.classes_[outputs.argmax(axis=1)]
+        logits = self._corrected(X)  # says so if there was no fit, before `classes_` is asked for
+        return self.classes_[logits.argmax(axis=1)]
+
+    def _logits(self, X: Any) -> Any:
+        outputs = self._outputs(X)  # says so if there was no fit, before the scale is asked for
+        return outputs * self._logits_per_output
+
+    def _corrected(self, X: Any) -> Any:
+        logits = self._logits(X)
+        return logits if self.correction_ is None else self.correction_(logits)
 
 
 class RGDRegressor(RegressorMixin, _Network):
@@ -465,7 +512,7 @@ class RGDRegressor(RegressorMixin, _Network):
         spread = float(np.average((y - self._mean) ** 2, weights=own))
         self._scale = spread**0.5 if spread > 0 else 1.0
         named = self._method()
-        if named.loss is not None:
+        if named.loss is not None or named.post is not None:
             raise ValueError(
                 f"`objective` may name an objective only, got {str(named)!r}: the loss is the squared error."
             )

@@ -26,8 +26,10 @@ from sklearn.utils.validation import (
 )
 
 from reweigh import _validate as validate
-from reweigh.integrations._objective import ObjectiveLike, objective_alone
+from reweigh.integrations._correction import corrected, correction_for, log_probabilities, objective_and_post
+from reweigh.integrations._objective import ObjectiveLike
 from reweigh.objectives._base import state_like
+from reweigh.post import Post
 
 __all__ = ["ReweightedClassifier", "ReweightedRegressor"]
 
@@ -91,13 +93,18 @@ class _Reweighted(MetaEstimatorMixin, BaseEstimator):
         validate.fraction("damping", self.damping, zero=True, one=False)
         validate.positive("tol", self.tol)
         validate.whole("max_iter", self.max_iter, 1)
-        objective = objective_alone(self.objective, self.tau, type(self).__name__)
+        objective, post = objective_and_post(self.objective, self.tau, type(self).__name__)
+        if post is not None and isinstance(self, RegressorMixin):
+            raise ValueError(
+                f"{post!r} corrects the outputs of a classifier, and the target is a number. Leave it out."
+            )
         y = column_or_1d(y, warn=True)
         self._look_at(y)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._iterate(X, y, sample_weight, objective)
+        self._correct(X, y, sample_weight, post)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -178,6 +185,10 @@ class _Reweighted(MetaEstimatorMixin, BaseEstimator):
         return True
 
     @abstractmethod
+    def _correct(self, X: Any, y: Any, own: Any, post: Post | None) -> None:
+        """Fit what the method does after training, once the weights are known."""
+
+    @abstractmethod
     def _base(self) -> Any:
         """The estimator to refit: the given one, or the default."""
 
@@ -225,7 +236,9 @@ class ReweightedClassifier(ClassifierMixin, _Reweighted):
     tau
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
-        A method's text (`"rgd:divergence=revkl"`, `"cvar:alpha=0.2"`), an objective or a weight function.
+        A method's text (`"rgd:divergence=revkl"`, `"cvar:alpha=0.2"`, `"mean+threshold"`), an objective or a weight
+        function. A correction after training that learns from rows, such as `threshold`, is fitted to out-of-fold
+        probabilities, of the folds of `cv` or of 5.
     cv
         Folds for out-of-fold losses: a number or a splitter, for models that interpolate their training rows. `None`
         uses the losses on the training rows. `"auto"` does so too, unless they are all about zero; then it warns and
@@ -249,6 +262,8 @@ class ReweightedClassifier(ClassifierMixin, _Reweighted):
         How many times the estimator (or each fold of it) was fitted.
     classes_
         The class labels.
+    correction_
+        What is done to the estimator's probabilities, a :class:`reweigh.post.Correction`, or None.
 
     Examples
     --------
@@ -288,26 +303,52 @@ class ReweightedClassifier(ClassifierMixin, _Reweighted):
         own = np.where(seen, probability[np.arange(len(y)), np.where(seen, column, 0)], 0.0)
         return -np.log(np.clip(own, np.finfo(np.float64).eps, 1.0))
 
+    def _correct(self, X: Any, y: Any, own: Any, post: Post | None) -> None:
+        codes, classes = np.searchsorted(self.classes_, y), len(self.classes_)
+        outputs = self._out_of_fold(X, y, own) if post is not None and post.needs_rows else None
+        self.correction_ = correction_for(post, outputs, codes, codes, classes, own)
+
+    def _out_of_fold(self, X: Any, y: Any, own: Any) -> Any:
+        """Log-probabilities of every row from models fitted, with the final weights, without it."""
+        outputs = np.zeros((len(y), len(self.classes_)))
+        splitter: Any = check_cv(FOLDS if self.cv is None or isinstance(self.cv, str) else self.cv, y, classifier=True)
+        for train, test in splitter.split(X, y):
+            part = None if own is None else own[train]
+            model = self._fitted(_safe_indexing(X, train), y[train], self.weights_[train], part)
+            outputs[np.ix_(test, np.searchsorted(self.classes_, model.classes_))] = model.predict_proba(
+                _safe_indexing(X, test)
+            )
+        return log_probabilities(outputs)
+
     def _loss_of_constant(self, y: Any, own: Any) -> float:
         share = np.bincount(np.searchsorted(self.classes_, y), weights=own) / (len(y) if own is None else own.sum())
         share = share[share > 0]
         return float(-(share * np.log(share)).sum())
 
+    def predict(self, X: Any) -> Any:
+        """What the re-weighted estimator predicts, after the correction if there is one."""
+        check_is_fitted(self, "estimator_")
+        if self.correction_ is None:
+            return self.estimator_.predict(X)
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
     @_has("predict_proba")
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class."""
         check_is_fitted(self, "estimator_")
-        return self.estimator_.predict_proba(X)
+        return corrected(self.correction_, self.estimator_.predict_proba(X))
 
     @_has("predict_log_proba")
     def predict_log_proba(self, X: Any) -> Any:
         """The logarithm of the probability of each class."""
         check_is_fitted(self, "estimator_")
+        if self.correction_ is not None:
+            return log_probabilities(self.predict_proba(X))
         return self.estimator_.predict_log_proba(X)
 
     @_has("decision_function")
     def decision_function(self, X: Any) -> Any:
-        """The estimator's own scores."""
+        """The estimator's own scores, before any correction."""
         check_is_fitted(self, "estimator_")
         return self.estimator_.decision_function(X)
 
@@ -363,6 +404,9 @@ class ReweightedRegressor(RegressorMixin, _Reweighted):
         spread = float(np.average((values - np.average(values, weights=own)) ** 2, weights=own))
         self._variance = spread if spread > 0 else 1.0
         super()._iterate(X, y, own, objective)
+
+    def _correct(self, X: Any, y: Any, own: Any, post: Post | None) -> None:
+        return  # a method with such a part was refused
 
     def _losses_of(self, model: Any, X: Any, y: Any) -> Any:
         return (np.asarray(y, np.float64) - np.asarray(model.predict(X), np.float64).reshape(-1)) ** 2 / self._variance

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.train.correction import corrected
 from reweigh.bench.train.driver import Checkpoints, Program, Seen, Unsaved
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record, Writer
@@ -36,8 +37,12 @@ def installed(library: str) -> bool:
 
 
 def takes(row: Method) -> bool:
-    """Whether boosting can have the method: an objective alone, whose weights depend on a row's own loss alone."""
-    return {slot for slot, _ in row.parts()} <= {"objective"} and row.objective.separable
+    """Whether boosting can have the method: an objective whose weights depend on a row's own loss alone, and at most
+    a correction of the outputs beside it.
+    """
+    if row.post is not None and row.post.needs_classifier:  # trees have no last layer
+        return False
+    return {slot for slot, _ in row.parts()} <= {"objective", "post"} and row.objective.separable
 
 
 def kind_of(task: Task) -> Kind:
@@ -53,7 +58,8 @@ class Boosting(Program):
     library
         `"lightgbm"` or `"xgboost"`.
     task, method, training, seed
-        The problem, the method, of which only the objective counts, and learning rate and rounds (`epochs`).
+        The problem, the method, of which the objective and the correction after training count, and learning rate and
+        rounds (`epochs`).
     """
 
     every = 1
@@ -61,7 +67,7 @@ class Boosting(Program):
     device = torch.device("cpu")
 
     def __init__(self, library: str, task: Task, method: Method, training: Training, seed: int) -> None:
-        self.task, self.training = task, training
+        self.task, self.training, self.post = task, training, method.post
         self.looks = looks(training.epochs)
         self.steps, self.units = len(self.looks), len(task.x_train)
         self.objectives = (LiveObjective(method.objective),)
@@ -80,9 +86,9 @@ class Boosting(Program):
         """Rounds so far, and scores on validation and test rows."""
         rounds = self.booster.rounds
         record: Record = {"epoch": rounds, "step": rounds, "progress": rounds / self.training.epochs}
-        for part in ("val", "test"):
-            scores = self.task.score(part, self.booster.margins(part))
-            record |= {f"{part}/{name}": value for name, value in scores.items()}
+        outputs = {part: self.booster.margins(part) for part in ("val", "test")}
+        for part, own in corrected(self.task, self.post, outputs).items():
+            record |= {f"{part}/{name}": value for name, value in self.task.score(part, own).items()}
         return record
 
     def facts(self) -> Record:

@@ -126,6 +126,10 @@ class ImageTraining(Program):
                 f"{method} draws examples by their losses, which would have to be exchanged between all processes. "
                 "This recipe draws uniformly; leave the sampler out."
             )
+        if method.post is not None:
+            raise ValueError(
+                f"{method} corrects outputs after training, which this recipe does not keep. Leave the correction out."
+            )
         if self.extras.soft and not isinstance(built.loss, CrossEntropy):
             raise ValueError(f"mixup and smoothing make soft targets, which {method} has no loss for.")
 

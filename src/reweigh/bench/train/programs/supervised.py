@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
+from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.driver import Nonfinite, Program, Seen
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record
@@ -56,7 +57,7 @@ class Supervised(Program):
         self.every = -(-self.units // batch_size)
         self.steps = self.every * training.epochs
         built: Built = method.build(task.context(self.steps))
-        self.loss = built.loss
+        self.loss, self.post = built.loss, built.post
         self.objectives = (LiveObjective(built.objective),)
         self.sampler = built.sampler.start(
             self.units, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train
@@ -160,11 +161,15 @@ class Supervised(Program):
 
     def evaluate(self, *, last: bool) -> Record:
         """Scores on validation and test examples."""
-        record: Record = {}
-        for part, x in self.held.items():
-            outputs = predict(self.module, x, precision=self.training.precision)
-            record |= {f"{part}/{name}": value for name, value in self.task.score(part, outputs.cpu()).items()}
-        return record
+        precision = self.training.precision
+        outputs = {part: predict(self.module, x, precision=precision).cpu() for part, x in self.held.items()}
+        scale = logits_per_output(self.loss)
+        outputs = corrected(self.task, self.post, outputs, scale=scale, model=self.module)
+        return {
+            f"{part}/{name}": value
+            for part, own in outputs.items()
+            for name, value in self.task.score(part, own).items()
+        }
 
     def facts(self) -> Record:
         """Classes and how many examples each has."""
