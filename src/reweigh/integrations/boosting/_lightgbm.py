@@ -266,6 +266,7 @@ class RGDLGBMClassifier(host.LGBMClassifier):
         if self.class_weight is not None:
             of_class = compute_sample_weight(self.class_weight, y)
             weight = of_class if weight is None else weight * of_class
+        _refuse(self, kwargs)
         objective, post = objective_and_post(self.objective or "rgd", self.tau, "a booster")
         held = held_out(post, _eval_sets(kwargs))
         self.correction_ = None
@@ -317,6 +318,7 @@ class RGDLGBMRegressor(host.LGBMRegressor):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Fit as `lightgbm.LGBMRegressor.fit` does, with its keywords."""
+        _refuse(self, kwargs)
         data, coded = (X, y, sample_weight), (np.asarray(y), sample_weight)
         return _fit(self, super().fit, "regression", data, coded, kwargs, self.objective or "rgd")
 
@@ -326,7 +328,6 @@ class RGDLGBMRegressor(host.LGBMRegressor):
 
 def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[str, Any], objective: Any) -> Any:
     """The host's own fit with our objective, its initial score and the plain metric; then a model that stands alone."""
-    _refuse(model, kwargs)
     y, weight = coded
     variance = variance_of(y, weight) if task == "regression" else None
     rows = row_objective(task, objective, model.tau, variance)
