@@ -47,7 +47,8 @@ class ImageTasks(Tasks):
     shape, test_shape
         Of tasks to learn from, and of the frozen ones.
     rotations
-        Whether each class turned by 90, 180 and 270 degrees is a class of its own.
+        Whether each class turned by 90, 180 and 270 degrees is a class of its own, to learn from and to choose by. Test
+        classes are never turned: a task could hold the same character twice.
     sizes
         Classes to learn from, to choose by and to report; 64, 16 and 20 percent, or the data's own, if None.
     pools
@@ -69,7 +70,8 @@ class ImageTasks(Tasks):
         self.images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
         self.members = [np.flatnonzero(labels == label) for label in range(len(dataset.classes))]
         self.split: ClassSplit = class_split(dataset.classes, sizes)
-        self.turns = 4 if rotations else 1
+        turns = 4 if rotations else 1
+        self.turns = {"train": turns, "val": turns, "test": 1}
         self.shape, self.test_shape, self.ways = shape, test_shape, shape.ways
         self.pools = {
             part: self._tasks(part, test_shape, count, Seeds(_POOL_SEED).numpy(f"{part} pool"))
@@ -133,18 +135,18 @@ class ImageTasks(Tasks):
     def _tasks(self, part: str, shape: Shape, count: int, rng: np.random.Generator) -> Floats:
         """Tasks as indices; a class number counts classes of the part times turns."""
         classes = getattr(self.split, part)
-        sizes = np.repeat([len(self.members[label]) for label in classes], self.turns)
+        sizes = np.repeat([len(self.members[label]) for label in classes], self.turns[part])
         return draw_tasks(sizes, shape.ways, shape.shots + shape.queries, count, rng)
 
     def _gather(self, part: str, tasks: Floats) -> Tensor:
         """The images of tasks, uint8: `(tasks, ways, shots + queries, channels, height, width)`."""
-        classes = getattr(self.split, part)
-        rows = [[self.members[classes[row[0] // self.turns]][row[1:]] for row in task] for task in tasks]
+        classes, turns = getattr(self.split, part), self.turns[part]
+        rows = [[self.members[classes[row[0] // turns]][row[1:]] for row in task] for task in tasks]
         images = self.images[torch.from_numpy(np.array(rows))]
-        if self.turns == 1:
+        if turns == 1:
             return images
-        turned = torch.from_numpy(tasks[:, :, 0] % self.turns)
-        for turn in range(1, self.turns):
+        turned = torch.from_numpy(tasks[:, :, 0] % turns)
+        for turn in range(1, turns):
             chosen = turned == turn
             images[chosen] = torch.rot90(images[chosen], turn, (-2, -1))
         return images

@@ -1,5 +1,6 @@
 """MAML, ProtoNet, Matching Networks and Reptile against finite differences, double backward and brute force."""
 
+import copy
 import dataclasses
 import math
 
@@ -198,9 +199,18 @@ def test_one_program_or_one_by_one_is_the_same(name):
     assert close(one[1], other[1], rtol=1e-8, atol=1e-12)
 
 
+def running_model(dtype=torch.float64):
+    """With statistics other than the initial zeros and ones."""
+    torch.manual_seed(1)
+    model = models.build("conv4", (1, 8, 8), WAYS, width=16, downsample="stride", statistics="running").to(dtype)
+    model(torch.randn(40, 1, 8, 8, dtype=dtype))
+    return model
+
+
 @pytest.mark.parametrize("name", ["maml", "protonet", "matching"])
-def test_a_task_does_not_see_the_others(name):
-    model, tasks = conv_model(torch.float64), episodes(shape=(1, 8, 8))
+def test_a_tested_task_does_not_see_the_others(name):
+    model = conv_model(torch.float64) if name == "maml" else running_model().eval()
+    tasks = episodes(shape=(1, 8, 8))
     alone = Episodes(**{field.name: getattr(tasks, field.name)[1:2] for field in FIELDS})
     algorithm = meta.build(name)
     assert torch.allclose(task_losses(algorithm, model, tasks)[1:2], task_losses(algorithm, model, alone), rtol=1e-10)
@@ -225,10 +235,26 @@ def test_regression_needs_no_classes():
 
 
 def features(model, tasks, k):
-    """Features of one task's images, support and queries in one batch, as NumPy."""
+    """Features of one task's images, of a meta-batch whose support is one batch and whose queries are another."""
     with torch.no_grad():
-        found = model.embed(torch.cat([tasks.support_x[k], tasks.query_x[k]])).numpy()
-    return found[: WAYS * SHOTS], found[WAYS * SHOTS :]
+        support, query = (model.embed(torch.cat(list(part))).numpy() for part in (tasks.support_x, tasks.query_x))
+    return support[k * WAYS * SHOTS : (k + 1) * WAYS * SHOTS], query[k * WAYS * QUERIES : (k + 1) * WAYS * QUERIES]
+
+
+@pytest.mark.parametrize("name", ["protonet", "matching"])
+def test_metric_methods_normalise_over_the_meta_batch_and_by_running_statistics_when_tested(name):
+    """As nn.BatchNorm2d does, called once for the support of all tasks and once for all queries."""
+    model, tasks = running_model(), episodes(shape=(1, 8, 8))
+    seen = []
+    model.embed[1].register_forward_hook(lambda layer, inputs, _: seen.append((layer.training, inputs[0].shape[0])))
+    algorithm = meta.build(name)
+    trained = algorithm.outputs(model.train(), tasks, WAYS)
+    moved = copy.deepcopy(model.embed[1].running_mean)
+    tested = algorithm.outputs(model.eval(), tasks, WAYS)
+    sizes = [TASKS * WAYS * SHOTS, TASKS * WAYS * QUERIES]
+    assert seen == [(True, sizes[0]), (True, sizes[1]), (False, sizes[0]), (False, sizes[1])]
+    assert not torch.allclose(trained, tested)
+    assert torch.equal(moved, model.embed[1].running_mean)  # testing leaves the statistics alone
 
 
 def test_prototypes_by_hand():

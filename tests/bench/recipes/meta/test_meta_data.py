@@ -17,10 +17,10 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.models.conv4 import BatchStatistics
 from reweigh.bench.recipes._few_shot import ImageTasks, Shape
 
-#: sha256 of the frozen test pools: 423 characters in four turns, 20 drawings each; 5 and 20 ways, 1 shot, 15 queries.
+#: sha256 of the frozen test pools: 423 characters, 20 drawings each; 5 and 20 ways, 1 shot, 15 queries.
 POOLS = {
-    5: "9579e82705c31ebed6b0a6da88bbe97a86d48088cb476e995bb481e45dd3aa6a",
-    20: "8504a1eeacbf991154021e6c708e66014af9936a4f6050991c53c686ea800cfe",
+    5: "7062b54aa25ffd0ac321b9cd9e028c960205d638b5feeb5365978cbd91418f94",
+    20: "69b8366dd90dcac04091d8babbccc87ab7a683e63869a9ed0eafd15be44eff0d",
 }
 
 
@@ -180,7 +180,7 @@ def test_tasks_that_cannot_be():
 @pytest.mark.parametrize("ways", POOLS)
 def test_the_frozen_pool_is_the_frozen_pool(ways):
     """Another hash means that numbers are not comparable with those of published reports."""
-    tasks = draw_tasks(np.full(4 * 423, 20), ways, 16, 1024, Seeds(2024).numpy("test pool"))
+    tasks = draw_tasks(np.full(423, 20), ways, 16, 1024, Seeds(2024).numpy("test pool"))
     assert sha256_of_tasks(tasks) == POOLS[ways]
 
 
@@ -200,17 +200,31 @@ def image_tasks(dataset, **more):
 def test_episodes_hold_the_images_that_the_indices_name(omniglot):
     tasks = image_tasks(omniglot, rotations=True)
     everything = np.concatenate([omniglot.x_train, omniglot.x_test])
-    (found,) = tasks.pool("test")
-    assert found.support_x.shape == (6, 2, 1, 28, 28)
-    assert found.query_x.shape == (6, 10, 1, 28, 28)
-    assert found.query_y.tolist() == [[0] * 5 + [1] * 5] * 6
-    for k, task in enumerate(tasks.pools["test"].tolist()):
+    (found,) = tasks.pool("val")
+    assert found.support_x.shape == (4, 2, 1, 28, 28)
+    assert found.query_x.shape == (4, 10, 1, 28, 28)
+    assert found.query_y.tolist() == [[0] * 5 + [1] * 5] * 4
+    for k, task in enumerate(tasks.pools["val"].tolist()):
         for way, (label, *members) in enumerate(task):
-            character, turn = tasks.split.test[label // 4], label % 4
+            character, turn = tasks.split.val[label // 4], label % 4
             for i, member in enumerate(members):
                 image = np.rot90(everything[20 * character + member, :, :, 0], turn) / 255
                 shown = found.support_x[k, way] if i == 0 else found.query_x[k, 5 * way + i - 1]
                 assert np.allclose(shown[0].numpy(), image)
+
+
+def test_no_test_task_holds_a_character_twice(omniglot):
+    tasks = image_tasks(omniglot, rotations=True)
+    assert {len(set(task[:, 0])) for task in tasks.pools["test"]} == {2}
+    assert tasks.pools["test"][:, :, 0].max() < len(tasks.split.test)  # classes are characters, and not their turns
+    everything = np.concatenate([omniglot.x_train, omniglot.x_test])
+    upright = {image.tobytes() for image in everything}
+    (found,) = tasks.pool("test")
+    shown = (255 * torch.cat([found.support_x, found.query_x], 1)).round().byte().permute(0, 1, 3, 4, 2)
+    assert {image.numpy().tobytes() for image in shown.flatten(0, 1)} <= upright
+    # Of 20 out of 423 characters in four turns, every third task would hold one twice: 1 - prod(1 - 3 i / (1692 - i)).
+    turned = draw_tasks(np.full(4 * 423, 20), 20, 16, 1024, Seeds(2024).numpy("test pool"))
+    assert sum(len(set(task[:, 0] // 4)) < 20 for task in turned) == 319
 
 
 def test_training_tasks_are_of_training_characters_and_pools_never_change(omniglot):

@@ -142,7 +142,23 @@ def test_the_papers_settings_are_the_papers():
     columns = {column.name: column for column in meta.table("paper").columns}
     twenty = columns["MAML, Omniglot 20-way"]
     assert (twenty.settings["inner_steps"], twenty.settings["inner_lr"], twenty.settings["tasks"]) == (5, 0.1, 16)
-    assert twenty.paper == {"mean": 84.33, "rgd": 86.61, "reptile": 83.13}
+    assert twenty.paper == {"mean": 84.33, "rgd": 86.61, "reptile, 20-way": 83.13}
+    assert twenty.methods == ("mean", "rgd", "reptile, 20-way")
+
+    def settings(column, label):
+        return dataclasses.replace(paper, **{**columns[column].settings, **meta.table("paper").row(label).settings})
+
+    reptile = settings("MAML, Omniglot 20-way", "reptile, 20-way")
+    assert (reptile.inner_steps, reptile.inner_lr, reptile.tasks, reptile.lr) == (10, 0.01, 32, 5e-4)
+    assert (reptile.epochs, reptile.steps, reptile.ways) == (50, 250, 20)
+    five = settings("MAML, Omniglot 5-way", "reptile")
+    assert (five.inner_steps, five.tasks, five.lr, five.epochs) == (5, 32, 1e-3, 150)
+    for name in ("ProtoNet", "Matching"):
+        metric = settings(f"{name}, Omniglot 20-way", "mean")
+        assert (metric.tasks, metric.epochs, metric.lr, metric.schedule) == (32, 100, 1e-3, "constant")
+    assert settings("Matching, Omniglot 5-way", "mean").weight_decay == 1e-4
+    small = {column.name: column.settings for column in meta.table("cpu").columns}
+    assert {s["downsample"] for name, s in small.items() if not name.startswith("MAML")} == {"pool"}
     assert columns["ProtoNet, miniImageNet 5-way"].paper == {"mean": 30.93}
 
 

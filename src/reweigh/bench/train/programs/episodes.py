@@ -170,10 +170,13 @@ class Watch:
     @torch.no_grad()
     def _score(self, model: nn.Module, part: Part) -> tuple[Floats, Floats, Tensor]:
         """Score and loss of every task of a frozen pool, and the outputs, in the processor's memory."""
+        was = model.training
+        model.eval()
         pairs = [
             (self.algorithm.outputs(model, episodes.to(self.device), self.tasks.ways).cpu(), episodes.query_y)
             for episodes in self.tasks.pool(part)
         ]
+        model.train(was)
         scores = torch.cat([self.tasks.scores(outputs, targets) for outputs, targets in pairs])
         losses = torch.cat([self.algorithm.losses(outputs, targets) for outputs, targets in pairs])
         return scores.double().numpy(), losses.double().numpy(), torch.cat([outputs for outputs, _ in pairs])

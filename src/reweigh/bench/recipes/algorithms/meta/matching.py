@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.meta._base import Algorithm
-from reweigh.bench.recipes.algorithms.meta.protonet import embedded
+from reweigh.bench.recipes.algorithms.meta._metric import Metric
 
 __all__ = ["MatchingNetwork"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingNetwork(Algorithm):
+class MatchingNetwork(Metric):
     r"""Attention over the support set: a query's label is the mean of its neighbours'.
 
     .. math:: p(y \mid x) = \sum_i a_i [y_i = y], \qquad a = \mathrm{softmax}_i\, \big(s \cos(f(x), f(x_i))\big)
@@ -42,9 +41,9 @@ class MatchingNetwork(Algorithm):
     def __post_init__(self) -> None:
         validate.positive("scale", self.scale)
 
-    def answer(self, model: nn.Module, support_x: Tensor, support_y: Tensor, query_x: Tensor, ways: int) -> Tensor:
+    def compare(self, support: Tensor, support_y: Tensor, query: Tensor, ways: int) -> Tensor:
         """The logarithm of the attention that each class gets."""
-        support, query = (F.normalize(part, dim=-1) for part in embedded(model, support_x, query_x))
+        support, query = F.normalize(support, dim=-1), F.normalize(query, dim=-1)
         attention = (self.scale * query @ support.T).log_softmax(-1)
         # log of a sum of attentions, kept in logarithms so that a class nobody looks at has no log of zero.
         outside = F.one_hot(support_y, ways) == 0

@@ -28,12 +28,14 @@ class Reptile(Algorithm):
     inner_lr, inner_steps
         Step size, and steps on a task: while learning on small batches of its queries, when asked on its support set.
     inner_batch
-        Queries a step; batches go through the classes in turn.
+        Queries per step; batches go through the classes in turn.
 
     Notes
     -----
     References: Nichol, Achiam and Schulman, *On First-Order Meta-Learning Algorithms*, 2018. Learning from the queries
-    while meta-training, which have more examples a class than the support set, is the original's "training shots".
+    while meta-training, which have more examples per class than the support set, is the original's "training shots".
+    The code that the paper's figures come from draws the queries of each step at random, and leaves the last inner step
+    out of the way.
     """
 
     inner_lr: float = 0.01
