@@ -1,5 +1,6 @@
 """`reweigh compare` and `reweigh predict` as a person meets them: answers, files, and one sentence for bad input."""
 
+import hashlib
 import json
 import shutil
 import signal
@@ -9,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from children import moments, output_of, started
+from scipy import stats
 
 from reweigh.bench.cli import compare as command
 from reweigh.bench.cli.main import run_command
@@ -71,8 +73,35 @@ def test_a_table_gets_an_answer_a_report_the_hardest_rows_and_a_model(table, tmp
     # The kept model predicts.
     capsys.readouterr()
     assert run_command(["predict", str(root / "model"), str(table), "-o", str(tmp_path / "out.parquet")]) == 0
-    assert "200 rows predicted" in said(capsys)
+    shown = said(capsys)
+    assert "200 rows predicted" in shown
+    card = (root / "model" / "README.md").read_text()
+    check_card(card, root, hashlib.sha256(table.read_bytes()).hexdigest()[:16])
+    assert typeset(card.splitlines()[0].removeprefix("# ")) in typeset(shown)
     assert "predicted old" in pl.read_parquet(tmp_path / "out.parquet").columns
+
+
+def check_card(card, root, fingerprint):
+    """The card has the data's fingerprint, and the mean and interval that the runs' own records give by hand."""
+    kept = json.loads((root / "model" / "model.json").read_text())
+    used = json.loads((root / "compare.json").read_text())["runs"]
+    values = []
+    for folder in (run for run in (root / "compare").rglob("*") if run.name in used):
+        spec = json.loads((folder / "spec.json").read_text())
+        if spec["method"] == kept["method"] and spec["label"] in ("mean", "rgd"):
+            records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+            best = max(records, key=lambda record: record["val/balanced_accuracy"])
+            values.append(best["test/balanced_accuracy"])
+    assert len(values) == 5
+    # Nadeau and Bengio (2003): 20 % of the rows test, 20 % validate, 60 % train.
+    half = stats.t.ppf(0.975, 4) * np.std(values, ddof=1) * np.sqrt(1 / 5 + 0.2 / 0.6)
+    mean = np.mean(values)
+    assert (
+        f"balanced accuracy | {100 * mean:.1f} % [{100 * (mean - half):.1f}, {100 * (mean + half):.1f}] | 5 |" in card
+    )
+    assert f"`{fingerprint}`" in card
+    assert f"with {kept['method']}, balanced accuracy" in card.splitlines()[0]
+    assert "only the groups of the report were scored" in card
 
 
 @pytest.mark.processes

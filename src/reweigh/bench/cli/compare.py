@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table as Shown
 
 from reweigh.bench.cli.stops import INTERRUPTED
-from reweigh.bench.compare import files, folder, hardest, request
+from reweigh.bench.compare import files, folder, hardest, model_card, request
 from reweigh.bench.compare.answer import Answer, caveats
 from reweigh.bench.compare.model import write_predictions
 from reweigh.bench.compare.problem import Problem, load
@@ -87,6 +87,8 @@ def compare(given: Request, console: Console) -> int:
 def predict(model: Path, rows: Path, out: Path, console: Console) -> int:
     """Write predictions for a file of rows."""
     count = write_predictions(model, rows, out)
+    if card := model_card.first_line(model):
+        console.print(escape(card), highlight=False)
     console.print(f"{count} rows predicted: {escape(str(out))}", highlight=False)
     return 0
 

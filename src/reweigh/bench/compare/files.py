@@ -10,6 +10,7 @@ from pathlib import Path
 from reweigh.bench.compare import hardest, page
 from reweigh.bench.compare.answer import Answer
 from reweigh.bench.compare.model import train_and_save
+from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Problem
 from reweigh.bench.compare.search import SearchOutcome
 from reweigh.bench.files import write_atomically
@@ -52,6 +53,10 @@ def write(
     if outcome.ended != "interrupted":
         own = next(m for m in answer.models if m.model == answer.model)
         expected = {score.metric.name: score.mean for score in own.scores[answer.row]}
-        model = train_and_save(problem, runs[0].spec, table, root / "model", expected=expected, progress=progress)
+        sha256 = str(runs[0].spec.settings.get("sha256", ""))
+        evidence = ModelEvidence(problem=problem, sha256=sha256, results=results, answer=answer)
+        model = train_and_save(
+            problem, runs[0].spec, table, root / "model", expected=expected, evidence=evidence, progress=progress
+        )
     write_atomically(root / "answer.json", json.dumps(page.as_data(answer, caveats), indent=1, allow_nan=False))
     return Files(report=report, hardest=root / "hardest.csv", model=model, ranking=ranking)

@@ -2,6 +2,7 @@
 
 ```
 model/
+    README.md            the model card, for people
     model.json           what it is, what it was trained on, and how rows become numbers
     weights.safetensors  of a network
     booster.txt          of LightGBM (.json for XGBoost)
@@ -29,7 +30,8 @@ from torch import nn
 import reweigh
 from reweigh.bench import models, tables
 from reweigh.bench.catalogue.images import image_folder
-from reweigh.bench.compare import recipe
+from reweigh.bench.compare import model_card, recipe
+from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.executors.local import settings_of
@@ -56,6 +58,7 @@ def train_and_save(
     folder: Path,
     *,
     expected: Mapping[str, float],
+    evidence: ModelEvidence | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Path:
     """Train the chosen method on all rows but those that choose the epoch, and write the model.
@@ -71,7 +74,9 @@ def train_and_save(
     folder
         Where to write; a model that is there already is replaced once the new one is whole.
     expected
-        The scores that such models had on test rows, for the card.
+        The scores that such models had on test rows.
+    evidence
+        What the model card reports; without it none is written.
     progress
         Called with the share that is done.
     """
@@ -100,6 +105,8 @@ def train_and_save(
         else:
             card |= _train_network(settings, spec, table, task, temporary, progress)
         (temporary / _CARD).write_text(json.dumps(card, indent=1))
+        if evidence is not None:
+            (temporary / model_card.FILE).write_text(model_card.text(card, evidence), encoding="utf-8")
         _replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
