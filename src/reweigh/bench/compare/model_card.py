@@ -120,8 +120,8 @@ def _splits(problem: Problem) -> list[str]:
         tested = f"{problem.test_share:.0%} of the rows, drawn anew for every split"
     return [
         f"Tested on {tested}. Epoch and hyper-parameters were chosen on validation rows. The scores are those of "
-        "models trained in this way on the other rows of each split. This model was trained once more, on the test rows too, "
-        "so nothing is left to test it on.",
+        "models trained in this way on the other rows of each split. This one was trained once more, on the test rows "
+        "too, so nothing is left to test it on.",
     ]
 
 
