@@ -33,7 +33,7 @@ class ModelEvidence:
     def scores(self) -> list[tuple[Metric, str, int]]:
         """Each metric of the chosen row with its mean and 95 % interval over splits, and the number of splits.
 
-        The interval has the correction for overlapping splits that the comparison uses.
+        The interval has Nadeau and Bengio's correction for splits that overlap.
         """
         column = next(c for c in self.results.columns if c.name == self.answer.model)
         outcomes = column.rows[self.answer.row].outcomes.values()
