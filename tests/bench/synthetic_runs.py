@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench.lab import plan
+from reweigh.bench.lab import experiment, plan, questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.plan import Question
-from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.lab.results import Results, collect
+from reweigh.bench.lab.runs import Run, Spec, load_runs
 from reweigh.bench.lab.table import Column, Table
 
 #: Points of accuracy that each method gains over the baseline.
@@ -71,8 +72,16 @@ def make_runs(root: Path, table: Table, *, seeds: int = 5, epochs: int = 6, clas
         rate = math.log(spec.settings["lr"] / 0.1)
         write_run(root, spec, 0.7 - 0.05 * rate**2 + 0.001 * (sum(map(ord, spec.method)) % 17), epochs, classes, extra)
     comparison = plan.comparison(question, plan.choose(question, tuning, root))
-    for spec in comparison + plan.scale_controls(question, comparison):
+    final = comparison + plan.scale_controls(question, comparison)
+    for spec in final:
         write_run(root, spec, value(spec.label, names.index(spec.column), spec.seed), epochs, classes, extra)
+    questions.store(root, question, tuning + final)
+
+
+def store_question(root: Path, table: Table, **settings: Any) -> None:
+    """Store the question that all made-up runs in a folder answer."""
+    question = Question(recipe="made_up", table=table, settings=settings)
+    questions.store(root, question, [run.spec for run in load_runs(root)])
 
 
 def write_run(root: Path, spec: Spec, final: float, epochs: int, classes: int, extra: dict[str, Any]) -> None:
@@ -112,3 +121,10 @@ def write_run(root: Path, spec: Spec, final: float, epochs: int, classes: int, e
             )
         writer.array("mean_weight", np.ones(10 * epochs, np.float32))
         writer.finish({"seconds": 1.5, "finished": 1_700_000_000.0 + spec.seed})
+
+
+def results_of(root: Path, recipe: str) -> list[Results]:
+    """The results of all runs in a folder, as those of a recipe's smallest preset."""
+    question = experiment.question(recipe, experiment.Options(preset="smoke"))
+    questions.store(root, question, [run.spec for run in load_runs(root)])
+    return collect(root)

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 from rich.console import Console
 from scipy import stats as scipy_stats
-from synthetic_runs import GAINS, make_recipe, make_runs, make_table, value, write_run
+from synthetic_runs import GAINS, make_recipe, make_runs, make_table, store_question, value, write_run
 
 from reweigh.bench import report
-from reweigh.bench.lab import plan
+from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.results import Figure, Results, collect
 from reweigh.bench.lab.runs import Run, Spec, load_runs
@@ -237,6 +237,7 @@ def test_everything_from_data_is_escaped(tmp_path: Path, use: Any):
     with unfinished.open():
         pass
     use(table)
+    store_question(tmp_path, table)
     results = [replace(r, extra=(Figure(title=EVIL, markup="<svg></svg>", caption=EVIL),)) for r in collect(tmp_path)]
     page = page_of(results, tmp_path)
     assert sum(tag == "script" for tag, _ in outline(page).seen) == 1
@@ -259,11 +260,12 @@ def test_unfinished_missing_and_short_rows_are_named(finished: Path, tmp_path: P
     for run in load_runs(root):
         if run.spec.label == "focal" and run.spec.column == "imbalance 10" and run.spec.seed in (1, 3):
             (run.directory / "done").unlink()
-    use(
-        replace(
-            table, methods=(*table.methods, "absgd"), columns=(*table.columns, Column(name="imbalance 7", settings={}))
-        )
+    more = replace(
+        table, methods=(*table.methods, "absgd"), columns=(*table.columns, Column(name="imbalance 7", settings={}))
     )
+    use(more)
+    shutil.rmtree(root / "made_up" / "questions")
+    store_question(root, more)
     results = collect(root)
     text = words(page_of(results, tmp_path))
     assert "imbalance 10: focal, seeds 1, 3" in text
@@ -288,6 +290,7 @@ def test_a_diverged_row_is_reported_and_not_averaged(tmp_path: Path, use: Any):
                 )
                 writer.finish({"seconds": 1.0})
     use(table)
+    store_question(tmp_path, table)
     results = collect(tmp_path)
     assert "focal" not in results[0].columns[0].differences
     assert "rgd" in results[0].columns[0].differences
@@ -298,9 +301,13 @@ def test_a_diverged_row_is_reported_and_not_averaged(tmp_path: Path, use: Any):
 
 
 @pytest.mark.parametrize("smallest", [False, True])
-def test_less_can_be_better(finished: Path, use: Any, smallest: bool):
-    use(make_table(smallest=smallest))
-    lines = csv.DictReader(io.StringIO(report.tables(collect(finished), "csv")))
+def test_less_can_be_better(finished: Path, tmp_path: Path, use: Any, smallest: bool):
+    table = make_table(smallest=smallest)
+    use(table)
+    root = Path(shutil.copytree(finished, tmp_path / "runs"))
+    shutil.rmtree(root / "made_up" / "questions")
+    store_question(root, table)
+    lines = csv.DictReader(io.StringIO(report.tables(collect(root), "csv")))
     conclusions = {line["label"]: line["conclusion"] for line in lines if line["column"] == "imbalance 100"}
     assert conclusions["term:t=0.5"] == ("better" if smallest else "worse")
 
@@ -313,6 +320,7 @@ def test_one_seed_and_one_epoch_are_shown_without_claims(tmp_path: Path, use: An
             writer.record({"val/accuracy": 0.5, "test/accuracy": 0.5 + 0.1 * (label == "rgd")})
             writer.finish({})
     use(table)
+    store_question(tmp_path, table)
     text = words(page_of(collect(tmp_path), tmp_path))
     assert "One pair says nothing about rgd against plain training: run more seeds." in text
     assert "60.00" in text
@@ -328,6 +336,9 @@ def test_settings_that_differ_make_separate_tables(tmp_path: Path, use: Any):
                 settings = {"lr": 0.1, "data": data, "imbalance": 1.0}
                 spec = Spec(recipe="made_up", column="only", label=label, settings=settings, method=label, seed=seed)
                 write_run(tmp_path, spec, 0.5 + shift + 0.01 * seed, 3, 3, {})
+        question = plan.Question(recipe="made_up", table=table, settings={"lr": 0.1, "data": data})
+        specs = [run.spec for run in load_runs(tmp_path) if run.spec.settings["data"] == data]
+        questions.store(tmp_path, question, specs)
     use(table)
     results = collect(tmp_path)
     assert [r.variant for r in results] == ["data=digits", "data=letters"]
@@ -352,6 +363,7 @@ def test_a_row_that_was_tuned_again_is_not_mixed(tmp_path: Path, use: Any):
             control = replace(source, label=plan.SCALED_BASELINE, method="mean", scale_from=source.id)
             write_run(tmp_path, control, 0.55 if source is new else 0.99, 3, 3, {})
     use(table)
+    store_question(tmp_path, table)
     (results,) = collect(tmp_path)
     rows = results.columns[0].rows
     assert rows["rgd"].method == "rgd:tau=3"
@@ -361,11 +373,52 @@ def test_a_row_that_was_tuned_again_is_not_mixed(tmp_path: Path, use: Any):
     assert "4 finished runs whose row was tuned again" in words(page_of([results], tmp_path))
 
 
-def test_the_row_with_controls_is_primary_where_the_tables_was_not_run(finished: Path, use: Any):
-    use(make_table(methods=("mean", "rgd_auto"), primary="rgd_auto"))
-    (results,) = collect(finished)
-    assert results.table.primary == "rgd"
-    assert results.columns[0].differences["rgd"].primary
+def test_questions_that_ask_for_other_columns_and_rows_share_a_table(tmp_path: Path, use: Any):
+    table = make_table(controls=False, trials=1)
+    first, second = (replace(table, columns=(column,)) for column in table.columns)
+    second = replace(second, methods=("mean", "rgd", "absgd"))
+    for part in (first, second):
+        make_runs(tmp_path, part, seeds=2)
+    make_runs(tmp_path, replace(first, primary="focal", methods=("mean", "focal")), seeds=2)
+    use(table)
+    other, joined = collect(tmp_path)
+    assert other.variant == "primary=focal"
+    assert list(other.columns[0].rows) == ["mean", "focal"]
+    assert {column.name: list(column.rows) for column in joined.columns} == {
+        "imbalance 10": ["mean", "rgd", "absgd"],
+        "imbalance 100": ["mean", "rgd", "focal", "term:t=0.5"],
+    }
+    assert not joined.unfinished
+    assert "Not runNothing of what was asked for" in words(page_of([joined], tmp_path))
+
+
+def test_a_report_reads_the_runs_of_its_questions_and_no_others(finished: Path, tmp_path: Path, use: Any):
+    root = Path(shutil.copytree(finished, tmp_path / "runs"))
+    foreign = root / "made_up" / "000000000000"
+    foreign.mkdir()
+    (foreign / "spec.json").write_text("{")
+    use(make_table())
+    (results,) = collect(root)
+    assert not results.damaged
+    assert collect(root, recipe="longtail") == collect(root, preset="paper") == []
+
+
+@pytest.mark.parametrize("name", ["spec.json", "records.jsonl", "done"])
+def test_a_damaged_run_is_named_and_left_out(finished: Path, tmp_path: Path, use: Any, name: str):
+    root = Path(shutil.copytree(finished, tmp_path / "runs"))
+    (damaged,) = (
+        run
+        for run in load_runs(root)
+        if (run.spec.stage, run.spec.label, run.spec.column, run.spec.seed) == ("final", "focal", "imbalance 10", 1)
+    )
+    (damaged.directory / name).write_text("{\n")
+    use(make_table())
+    (results,) = collect(root)
+    (line,) = results.damaged
+    assert damaged.spec.id in line
+    assert "spec.json" in line or "records.jsonl" in line or "`done`" in line
+    assert len(results.columns[1].rows["focal"].values) == 4
+    assert len(results.columns[1].rows["rgd"].values) == 5
 
 
 def test_the_last_epoch_is_compared_too_where_another_was_chosen(tmp_path: Path, use: Any):
@@ -465,11 +518,15 @@ def test_columns_may_have_rows_and_settings_of_their_own(tmp_path: Path, use: An
         final("digits", "rgd", seed, data="digits")
         final("digits", "mean", seed, data="digits", epochs=2)  # another preset in the same folder
         final("letters", "absgd", seed, data="letters")
+    for preset, epochs in (("smoke", 2), ("cpu", 9)):
+        question = plan.Question(recipe="made_up", table=table, settings={"epochs": epochs}, preset=preset)
+        specs = [run.spec for run in load_runs(tmp_path) if run.spec.settings["epochs"] == epochs]
+        questions.store(tmp_path, question, specs)
     use(table)
     results = {r.variant: r for r in collect(tmp_path)}
-    assert list(results) == ["epochs=2", "epochs=9"]
-    assert [c.name for c in results["epochs=9"].columns] == ["digits", "letters"]
-    text = words(page_of([results["epochs=9"]], tmp_path))
+    assert list(results) == ["preset cpu", "preset smoke"]
+    assert [c.name for c in results["preset cpu"].columns] == ["digits", "letters"]
+    text = words(page_of([results["preset cpu"]], tmp_path))
     assert "letters: mean, rgd." in text
     assert "digits: absgd" not in text
     assert "scale controls" not in text
@@ -499,6 +556,7 @@ def test_a_class_that_a_test_part_lacks_does_not_count_as_missed(tmp_path: Path,
                 writer.record({"epoch": 1, "progress": 1.0, **shown})
                 writer.finish({"seconds": 1.0, "finished": 1_700_000_000.0})
     use(table)
+    store_question(tmp_path / "runs", table)
     page = page_of(collect(tmp_path / "runs"), tmp_path)
     text = words(page)
     if classes == 3:

@@ -148,10 +148,10 @@ def run(
         return 0
     with RunDisplay(console, asked.table.metric) as display:
         failures = experiment.run(asked, options, display)
-    found = [results for results in collect(runs_dir, preset=preset) if results.recipe == recipe]
-    if any(results.columns for results in found):  # a page that shows nothing must not replace one that does
-        report.terminal(found, console)
-        _write_page(console, runs_dir / f"{recipe}.html", lambda page: report.write(found, page))
+    results = collect(runs_dir, recipe=recipe)
+    if any(one.columns for one in results):  # a page that shows nothing must not replace one that does
+        report.terminal(results, console)
+        _write_page(console, runs_dir / f"{recipe}.html", lambda page: report.write(results, page))
     if failures:
         console.print(f"{len(failures)} runs failed; the same command tries them again.", style="red")
         return 1
@@ -266,7 +266,8 @@ def report_command(
     runs_dir: Annotated[Path, Positional, arg(metavar="RUNS_DIR")],
     /,
     out: Annotated[Path | None, arg(aliases=["-o"])] = None,
-    preset: Literal["smoke", "cpu", "paper"] = "cpu",
+    recipe: str | None = None,
+    preset: Literal["smoke", "cpu", "paper"] | None = None,
 ) -> int:
     """Make the report of the runs in a folder; nothing is trained.
 
@@ -274,7 +275,8 @@ def report_command(
         runs_dir: The folder of runs.
         out: The page to write; report.html in the folder if not given. A name ending in .md, .tex or .csv writes
             the tables in that format instead.
-        preset: The preset whose table gives the order of rows and the paper's figures.
+        recipe: Only what was asked of this recipe.
+        preset: Only what was asked with this preset.
     """
     from reweigh.bench import report
     from reweigh.bench.files import write_atomically
@@ -282,9 +284,9 @@ def report_command(
 
     if not runs_dir.is_dir():
         raise FileNotFoundError(f"there is no folder {runs_dir}. `reweigh run` makes one.")
-    results = collect(runs_dir, preset=preset)
+    results = collect(runs_dir, recipe=recipe, preset=preset)
     if not results:
-        raise ValueError(f"there are no runs in {runs_dir}.")
+        raise ValueError(_nothing_to_report(runs_dir, recipe, preset))
     if not any(result.columns for result in results):
         raise ValueError(
             f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
@@ -361,6 +363,19 @@ def _write_page(console: Console, page: Path, write: Callable[[Path], object]) -
 def _plainly(console: Console, text: str) -> None:
     """Print a text as it is: brackets in a path are no markup, and a path that is cut in two cannot be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _nothing_to_report(runs_dir: Path, recipe: str | None, preset: str | None) -> str:
+    """Why a folder has no results."""
+    if recipe is not None or preset is not None:
+        chosen = ", ".join(f"--{name} {value}" for name, value in (("recipe", recipe), ("preset", preset)) if value)
+        return f"{runs_dir} has no runs of {chosen}. Leave that out to report all there is."
+    if any(runs_dir.glob("*/*/spec.json")):
+        return (
+            f"the runs in {runs_dir} were made before a folder stored the question it answers. Run the same command "
+            "again: finished runs are not repeated."
+        )
+    return f"there are no runs in {runs_dir}."
 
 
 def _trials(text: str | None) -> int | None:

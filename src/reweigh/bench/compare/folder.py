@@ -15,8 +15,8 @@ from reweigh.bench.compare.search import SearchOutcome
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import results
 from reweigh.bench.lab.results import Results
-from reweigh.bench.lab.runs import Run
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.runs import Run, read_run
+from reweigh.bench.lab.table import Table
 from reweigh.bench.train import scores as metrics
 
 #: The name under which runs are kept.
@@ -44,27 +44,15 @@ def save(
     return _answered(table, [*outcome.runs, *outcome.tuning], facts)
 
 
-def results_at(root: Path, runs: Sequence[Run]) -> Results:
+def results_at(root: Path) -> Results:
     """The results of the comparison in a folder, as they were last answered."""
     stored = json.loads((root / _FILE).read_text())
-    used = {*stored["runs"], *stored["tuning"]}
-    return page.with_answer(
-        *_answered(_table(stored["table"]), [run for run in runs if run.spec.id in used], stored["facts"])
-    )
+    begun = (read_run(root, NAME, identity) for identity in dict.fromkeys((*stored["runs"], *stored["tuning"])))
+    runs = [run for run in begun if run is not None]
+    return page.with_answer(*_answered(Table.from_dict(stored["table"]), runs, stored["facts"]))
 
 
 def _answered(table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
     gathered = results.of_runs(NAME, table, runs)
     return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))
-
-
-def _table(stored: dict[str, Any]) -> Table:
-    columns = tuple(Column(**_with_tuples(column)) for column in stored.pop("columns"))
-    return Table(**_with_tuples(stored), columns=columns)
-
-
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """What JSON reads back, with tuples where it has lists."""
-    lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return values | lists

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from reweigh.bench.lab import plan
+from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import Crew, Display, Failure, Workers, execute
 from reweigh.bench.lab.plan import Question
@@ -86,33 +86,36 @@ def question(recipe_name: str, options: Options) -> Question:
         seeds=table.seeds if options.seeds is None else options.seeds,
         trials=table.trials if options.trials is None else options.trials,
     )
-    return Question(recipe=recipe_name, table=table, settings=dataclasses.asdict(settings))
+    return Question(recipe=recipe_name, table=table, settings=dataclasses.asdict(settings), preset=options.preset)
 
 
-def run(asked: Question, options: Options, display: Display) -> list[Failure]:
+def run(question: Question, options: Options, display: Display) -> list[Failure]:
     """Do all runs of an experiment, stage by stage; what is done already is not done again."""
+    planned: list[Spec] = []
     with _workers(options) as workers:
 
         def do(title: str, specs: list[Spec]) -> list[Failure]:
+            planned.extend(specs)
+            questions.store(options.runs_dir, question, planned)
             return execute(specs, options.runs_dir, workers=workers, display=display, title=title)
 
-        tuning, failures = _tune(asked, options, do)
+        tuning, failures = _tune(question, options, do)
         if any(failure.killed for failure in failures):  # a choice among fewer trials than the others had is not fair
             return failures
-        comparison = plan.comparison(asked, plan.choose(asked, tuning, options.runs_dir))
+        comparison = plan.comparison(question, plan.choose(question, tuning, options.runs_dir))
         failures += do("comparison", comparison)
         broken = {failure.spec.id for failure in failures}
-        controls = [s for s in plan.scale_controls(asked, comparison) if s.scale_from not in broken]
+        controls = [s for s in plan.scale_controls(question, comparison) if s.scale_from not in broken]
         return failures + (do("scale control", controls) if controls else [])
 
 
 def _tune(
-    asked: Question, options: Options, do: Callable[[str, list[Spec]], list[Failure]]
+    question: Question, options: Options, do: Callable[[str, list[Spec]], list[Failure]]
 ) -> tuple[list[Spec], list[Failure]]:
     """The tuning runs, done, and those that failed."""
     if options.tuner == "optuna":
-        return tuning_optuna.tune(asked, options.runs_dir, do, options.storage)
-    tuning = plan.tuning(asked)
+        return tuning_optuna.tune(question, options.runs_dir, do, options.storage)
+    tuning = plan.tuning(question)
     for spec in tuning:
         Run(spec, options.runs_dir).revive()
     return tuning, do("tuning", tuning) if tuning else []

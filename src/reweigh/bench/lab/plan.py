@@ -30,11 +30,15 @@ RATE_MULTIPLIERS = (1.0, 0.75, 0.5, 1.25, 1.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A recipe with its settings resolved: everything a plan needs to know."""
+    """A recipe with its settings resolved: everything a plan needs to know.
+
+    `preset` is the preset that the settings came from; empty where the recipe has none.
+    """
 
     recipe: str
     table: Table
     settings: Mapping[str, Any]
+    preset: str = ""
 
     def column_settings(self, column: Column) -> dict[str, Any]:
         """The settings of one column."""

@@ -22,7 +22,6 @@ from reweigh.method import Method
 
 if TYPE_CHECKING:
     from reweigh.bench.lab.results import Figure, Results
-    from reweigh.bench.lab.runs import Run
 
 #: The package whose files are the recipes. It stands on this room, so it is known here by its name alone.
 _PACKAGE = "reweigh.bench.recipes"
@@ -103,8 +102,8 @@ class Recipe(Trainable, Protocol):
 class SelfReporting(Trainable, Protocol):
     """A recipe behind a command of its own, which stores its question and answers it itself: `reweigh compare`."""
 
-    def results_at(self, root: Path, runs: Sequence[Run], /) -> Results:
-        """The results of the question that the folder `root` stores, of these runs."""
+    def results_at(self, root: Path, /) -> Results:
+        """The results of the question that the folder `root` stores."""
         ...
 
 
@@ -144,6 +143,12 @@ def self_reporting(name: str) -> SelfReporting | None:
         return None
     recipe: Any = complete(importlib.import_module(_SELF_REPORTING[name]))
     return recipe
+
+
+def self_reporting_at(root: Path) -> dict[str, SelfReporting]:
+    """What stands behind commands of their own that have runs in a folder."""
+    known = {name: self_reporting(name) for name in _SELF_REPORTING if (root / name).is_dir()}
+    return {name: own for name, own in known.items() if own is not None}
 
 
 def complete(source: ModuleType | SimpleNamespace) -> Recipe:

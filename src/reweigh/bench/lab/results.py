@@ -5,15 +5,17 @@ from __future__ import annotations
 import collections
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from reweigh.bench.lab import plan, stats
+from reweigh.bench.lab import plan, questions, stats
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.environment import environment
-from reweigh.bench.lab.runs import Record, Run, load_runs, unreadable
+from reweigh.bench.lab.plan import Question
+from reweigh.bench.lab.questions import StoredQuestion
+from reweigh.bench.lab.runs import Record, Run, read_run
 from reweigh.bench.lab.table import Column, Table
 
 
@@ -90,9 +92,9 @@ class Figure:
 class Results:
     """A whole experiment as far as it is finished.
 
-    `variant` says which settings differ where one folder holds the recipe with several; `superseded` are finished runs
-    that a later tuning has replaced; `damaged` names finished runs that are left out because their files were changed
-    since, and says how; `extra` are the recipe's own figures.
+    `variant` names what differs where one folder answers several questions of a recipe; `superseded` are finished runs
+    that a later tuning has replaced; `damaged` names runs that are left out because their files were changed since they
+    finished, and says how; `extra` are the recipe's own figures.
     """
 
     recipe: str
@@ -109,104 +111,122 @@ class Results:
     details: Sequence[str] = ()
 
 
-def collect(root: Path, *, preset: str = "cpu") -> list[Results]:
-    """The results of every recipe that has runs under a folder.
+def collect(root: Path, *, recipe: str | None = None, preset: str | None = None) -> list[Results]:
+    """The results of every question that a folder of runs stores.
+
+    Questions of one recipe that differ only in which columns, rows, seeds or trials they asked for share a table.
 
     Parameters
     ----------
     root
         The folder of runs.
-    preset
-        Which of the recipe's tables gives order, names and the paper's figures.
+    recipe, preset
+        Leave out the questions of other recipes or presets, and do not look at their runs.
     """
-    by_recipe: dict[str, list[Run]] = collections.defaultdict(list)
-    for run in load_runs(root):
-        by_recipe[run.spec.recipe].append(run)
-    found: list[Results] = []
-    for name, runs in sorted(by_recipe.items()):
-        if (own := recipes.self_reporting(name)) is not None:
-            found.append(own.results_at(root, runs))
-            continue
-        recipe = recipes.load(name)
-        table = recipe.table(preset)
-        for variant, members in _variants(table, runs).items():
-            results = _results(name, table, variant, members)
-            lost = tuple(f"run {path.name}: its spec.json cannot be read." for path in unreadable(root, name))
-            results = replace(results, damaged=(*results.damaged, *lost))
-            headline, *details = recipe.answer(results) or ("",)
-            found.append(
-                replace(results, extra=tuple(recipe.figures(results)), headline=headline, details=tuple(details))
-            )
-    return found
+    collected = [
+        own.results_at(root)
+        for name, own in recipes.self_reporting_at(root).items()
+        if recipe in (None, name) and preset is None
+    ]
+    by_recipe: dict[str, list[StoredQuestion]] = collections.defaultdict(list)
+    for one in questions.stored(root, recipe=recipe):
+        if preset in (None, one.question.preset):
+            by_recipe[one.question.recipe].append(one)
+    for name in sorted(by_recipe):
+        collected += sorted(_of_recipe(root, name, by_recipe[name]), key=lambda results: results.variant)
+    return collected
 
 
 def of_runs(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
-    """The results of exactly these runs, all of one variant."""
-    return _results(recipe, table, "", runs)
+    """The results of exactly these runs."""
+    return _results(recipe, table, runs)
 
 
-def _variants(table: Table, runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that may stand in one table: those that agree in all settings that their columns leave open."""
-    groups: dict[str, list[Run]] = collections.defaultdict(list)
-    for run in runs:
-        groups[json.dumps(_open_settings(table, run, _column_named(table, run.spec.column)), sort_keys=True)].append(
-            run
-        )
-    variants: list[tuple[dict[str, Any], list[Run]]] = []
-    # Cells that leave most open say most about which variant they are of: they come first, then the larger groups.
-    for text, members in sorted(groups.items(), key=lambda item: (-len(json.loads(item[0])), -len(item[1]))):
-        settings: dict[str, Any] = json.loads(text)
-        fitting = [v for v in variants if all(v[0].get(name, value) == value for name, value in settings.items())]
-        if fitting:
-            largest = max(fitting, key=lambda variant: len(variant[1]))
-            largest[0].update(settings)
-            largest[1].extend(members)
-        else:
-            variants.append((settings, list(members)))
-    names = sorted({name for settings, _ in variants for name in settings})
-    differing = [name for name in names if len({json.dumps(settings.get(name)) for settings, _ in variants}) > 1]
-    named = {", ".join(f"{n}={settings.get(n)}" for n in differing): members for settings, members in variants}
-    return dict(sorted(named.items()))
+def _of_recipe(root: Path, name: str, asked: Sequence[StoredQuestion]) -> Iterator[Results]:
+    """The results of all questions of a recipe, one for each set that shares a table."""
+    recipe = recipes.load(name)
+    tables: dict[str, list[StoredQuestion]] = collections.defaultdict(list)
+    for one in asked:
+        tables[json.dumps(_identity(one.question), sort_keys=True)].append(one)
+    facts = [_identity(group[0].question) for group in tables.values()]
+    for group, own in zip(tables.values(), facts, strict=True):
+        runs, lost = _read_runs(root, name, dict.fromkeys(run for one in group for run in one.runs))
+        results = _results(name, _joined([one.question.table for one in group]), runs)
+        results = replace(results, variant=_variant(own, facts), damaged=(*results.damaged, *lost))
+        headline, *details = recipe.answer(results) or ("",)
+        yield replace(results, extra=tuple(recipe.figures(results)), headline=headline, details=tuple(details))
 
 
-def _column_named(table: Table, name: str) -> Column | None:
-    """The column of this name, or the one whose name it goes on from with what `--set` changed."""
-    found = [column for column in table.columns if f"{name}, ".startswith(f"{column.name}, ")]
-    return max(found, key=lambda column: len(column.name), default=None)
+def _identity(question: Question) -> dict[str, Any]:
+    """What questions must agree in to share a table."""
+    table = question.table
+    same = ("metric", "select", "primary", "smallest", "as_written", "overlap", "draws")
+    return {"preset": question.preset, **question.settings, **{name: getattr(table, name) for name in same}}
 
 
-def _open_settings(table: Table, run: Run, column: Column | None) -> dict[str, Any]:
-    """A run's settings without what was tuned and without what its column or row sets, unless it was run otherwise."""
-    copied = {plan.NORMALISED: table.primary, plan.SCALED_BASELINE: plan.BASELINE}
-    row = table.row(copied.get(run.spec.label, run.spec.label))
-    fixed = {name: json.dumps(v) for name, v in {**(column.settings if column else {}), **row.settings}.items()}
-    settings = run.spec.settings.items()
-    tuned = ("lr", table.draws)
-    return {name: value for name, value in settings if name not in tuned and fixed.get(name) != json.dumps(value)}
+def _variant(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """What tells a question from the others of its recipe, in words: its preset first, then what else differs."""
+    named = [f"preset {own['preset']}"] if any(other["preset"] != own["preset"] for other in others) else []
+    rivals = [other for other in others if other["preset"] == own["preset"]]
+    names = [name for name in own if any(other.get(name) != own[name] for other in rivals)]
+    return ", ".join(named + [f"{name}={own[name]}" for name in names])
 
 
-def _results(recipe: str, table: Table, variant: str, runs: Sequence[Run]) -> Results:
-    damaged = {run.directory: reason for run in runs if (reason := run.damage() or _unusable(table, run)) is not None}
-    done = [run for run in runs if run.done and run.directory not in damaged and run.summary()["records"]]
-    table = replace(table, primary=_primary(table, done))
+def _joined(tables: Sequence[Table]) -> Table:
+    """One table with the columns and rows of several; what they have in common is as in the first."""
+    first, *others = tables
+    if not others:
+        return first
+    columns: dict[str, Column] = {}
+    for table in tables:
+        for column in table.columns:
+            own = replace(
+                column,
+                methods=table.methods_of(column),
+                seeds=table.seeds_of(column),
+                trials=table.trials_of(column),
+                controls=table.controls_of(column),
+            )
+            known = columns.setdefault(column.name, own)
+            methods = tuple(dict.fromkeys((*(known.methods or ()), *(own.methods or ()))))
+            columns[column.name] = replace(known, methods=methods, paper={**own.paper, **known.paper})
+    return replace(
+        first,
+        columns=tuple(columns.values()),
+        methods=tuple(dict.fromkeys(label for table in tables for label in table.methods)),
+        rows={label: row for table in reversed(tables) for label, row in table.rows.items()},
+    )
+
+
+def _read_runs(root: Path, recipe: str, identities: Iterable[str]) -> tuple[list[Run], list[str]]:
+    """The runs that have begun, and a line about each whose `spec.json` is not what it was."""
+    folders = {identity: root / recipe / identity for identity in sorted(identities)}
+    begun = [one for one, folder in folders.items() if any((folder / name).exists() for name in ("spec.json", "done"))]
+    runs = {identity: read_run(root, recipe, identity) for identity in begun}
+    lost = [f"run {identity}: its spec.json cannot be read." for identity, run in runs.items() if run is None]
+    return [run for run in runs.values() if run is not None], lost
+
+
+def _results(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
+    damaged = {run.spec.id: reason for run in runs if (reason := run.damage() or _unusable(table, run)) is not None}
+    done = [run for run in runs if run.done and run.spec.id not in damaged and run.summary()["records"]]
     current = _current(done, table.draws)
-    finished, used = ({run.directory for run in some} for some in (done, current))
+    finished, used = ({run.spec.id for run in some} for some in (done, current))
     known = {column.name: column for column in table.columns}
     names = [name for name in known if any(run.spec.column == name for run in current)]
     names += sorted({run.spec.column for run in current} - set(known))
     return Results(
         recipe=recipe,
         table=table,
-        variant=variant,
         columns=[
             _column(
                 table, known.get(name) or Column(name=name, settings={}), [r for r in current if r.spec.column == name]
             )
             for name in names
         ],
-        unfinished=[run for run in runs if run.directory not in finished | damaged.keys() and not run.pruned],
-        damaged=[_left_out(run, damaged[run.directory]) for run in runs if run.directory in damaged],
-        superseded=[run for run in done if run.directory not in used],
+        unfinished=[run for run in runs if run.spec.id not in finished | damaged.keys() and not run.pruned],
+        damaged=[_left_out(run, damaged[run.spec.id]) for run in runs if run.spec.id in damaged],
+        superseded=[run for run in done if run.spec.id not in used],
         provenance=_provenance(done),
     )
 
@@ -226,21 +246,12 @@ def _left_out(run: Run, reason: str) -> str:
     return f"run {spec.id} ({spec.column} · {spec.label} · seed {spec.seed}): {reason}."
 
 
-def _primary(table: Table, runs: Sequence[Run]) -> str:
-    """The row declared beforehand: the table's, or, where other methods were asked for, the one with controls."""
-    labels = {run.spec.id: run.spec.label for run in runs if run.spec.stage == "final"}
-    if table.primary in labels.values():
-        return table.primary
-    sources = [labels[run.spec.scale_from] for run in runs if run.spec.scale_from in labels]
-    return sources[0] if sources else table.primary
-
-
 def _current(runs: Sequence[Run], draws: str = "") -> list[Run]:
     """Without the runs of a row that were tuned otherwise: the tuning with most seeds stays, then the newest."""
-    tunings: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    tunings: dict[tuple[str, str], dict[tuple[Any, ...], list[Run]]] = {}
     for run in runs:
         if run.spec.stage == "final" and run.spec.scale_from is None:
-            tuning = f"{run.spec.method} {run.spec.settings.get('lr')} {run.spec.settings.get(draws)}"
+            tuning = (run.spec.method, run.spec.settings.get("lr"), run.spec.settings.get(draws))
             row = tunings.setdefault((run.spec.column, run.spec.label), {})
             row.setdefault(tuning, []).append(run)
     kept = {run.spec.id for row in tunings.values() for run in max(row.values(), key=_seeds_then_age)}
@@ -252,17 +263,17 @@ def _seeds_then_age(runs: Sequence[Run]) -> tuple[int, float]:
 
 
 def _column(table: Table, column: Column, runs: Sequence[Run]) -> ColumnResults:
-    found: dict[str, dict[int, Outcome]] = {}
+    by_label: dict[str, dict[int, Outcome]] = {}
     tuning: list[Outcome] = []
     for run in runs:
         outcome = _outcome(table, run)
         if run.spec.stage == "tune":
             tuning.append(outcome)
         else:
-            found.setdefault(run.spec.label, {})[run.spec.seed] = outcome
+            by_label.setdefault(run.spec.label, {})[run.spec.seed] = outcome
     order = row_order(table)
-    labels = sorted(found, key=lambda label: (order.index(label) if label in order else len(order), label))
-    rows = {label: RowResults(label=label, outcomes=found[label], paper=column.paper.get(label)) for label in labels}
+    labels = sorted(by_label, key=lambda label: (order.index(label) if label in order else len(order), label))
+    rows = {label: RowResults(label=label, outcomes=by_label[label], paper=column.paper.get(label)) for label in labels}
     return ColumnResults(column=column, rows=rows, differences=_differences(table, rows), tuning=tuning)
 
 
@@ -289,7 +300,7 @@ def _differences(table: Table, rows: Mapping[str, RowResults]) -> dict[str, stat
     baseline = rows.get(plan.BASELINE)
     if baseline is None:
         return {}
-    found: dict[str, stats.Difference] = {}
+    differences: dict[str, stats.Difference] = {}
     for label, row in rows.items():
         seeds = sorted(set(row.outcomes) & set(baseline.outcomes))
         if label == plan.BASELINE or not seeds:
@@ -297,10 +308,10 @@ def _differences(table: Table, rows: Mapping[str, RowResults]) -> dict[str, stat
         ours = [row.outcomes[s].value for s in seeds]
         theirs = [baseline.outcomes[s].value for s in seeds]
         if all(math.isfinite(v) for v in ours + theirs):  # a diverged row is reported as such
-            found[label] = difference(table, ours, theirs, primary=label == table.primary)
+            differences[label] = difference(table, ours, theirs, primary=label == table.primary)
     # The scale controls are diagnostics of the primary row: nobody chooses them, so they cost no other row its p-value.
-    family = stats.corrected({label: d for label, d in found.items() if label not in plan.CONTROLS})
-    return {label: family.get(label, d) for label, d in found.items()}
+    family = stats.corrected({label: d for label, d in differences.items() if label not in plan.CONTROLS})
+    return {label: family.get(label, d) for label, d in differences.items()}
 
 
 def difference(

@@ -298,7 +298,7 @@ class Writer:
 
 
 def load_runs(root: Path) -> list[Run]:
-    """Every run under a folder, finished or not, in a stable order; without those that `unreadable` names."""
+    """Every run under a folder, finished or not, in a stable order, without those whose `spec.json` cannot be read."""
     runs: list[Run] = []
     for path in sorted(root.glob("*/*/spec.json")):
         spec = _read_spec(path)
@@ -308,9 +308,10 @@ def load_runs(root: Path) -> list[Run]:
     return runs
 
 
-def unreadable(root: Path, recipe: str) -> list[Path]:
-    """The folders of a recipe's runs under a folder whose `spec.json` does not say what the run is."""
-    return [path.parent for path in sorted((root / recipe).glob("*/spec.json")) if _read_spec(path) is None]
+def read_run(root: Path, recipe: str, identity: str) -> Run | None:
+    """A run by its id, without a look at any other; None if its `spec.json` is not there or not what it was."""
+    spec = _read_spec(root / recipe / identity / "spec.json")
+    return Run(spec, root) if spec is not None and (spec.recipe, spec.id) == (recipe, identity) else None
 
 
 #: What was found of the results of finished runs, and the state of the files it was found of.

@@ -108,6 +108,14 @@ class Table:
     notes: tuple[str, ...] = ()
     rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Table:
+        """The inverse of `dataclasses.asdict`, also of what JSON made of it."""
+        plain = with_tuples(values)
+        columns = tuple(Column(**column) for column in plain.pop("columns"))
+        rows = {label: Row(**row) for label, row in plain.pop("rows", {}).items()}
+        return cls(**plain, columns=columns, rows=rows)
+
     def methods_of(self, column: Column) -> tuple[str, ...]:
         """The rows of one column."""
         return self.methods if column.methods is None else column.methods
@@ -142,3 +150,12 @@ class Table:
         sign = -1.0 if self.smallest else 1.0
         ranked = [sign * v if v == v else float("-inf") for v in values]
         return max(range(len(ranked)), key=lambda i: ranked[i])
+
+
+def with_tuples(value: Any) -> Any:
+    """Plain values that were read from JSON, with the tuples that settings and tables have instead of its lists."""
+    if isinstance(value, Mapping):
+        return {name: with_tuples(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return tuple(with_tuples(item) for item in value)  # pyright: ignore[reportUnknownVariableType]
+    return value

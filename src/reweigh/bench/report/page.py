@@ -86,7 +86,7 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
 
 
 def _missing(results: Results) -> list[str]:
-    """What the recipe's table asks for and these runs do not have."""
+    """What the question asks for and these runs do not have."""
     finished = {column.name: column for column in results.columns}
     lines: list[str] = []
     for column in results.table.columns:

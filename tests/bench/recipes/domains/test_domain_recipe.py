@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from synthetic_runs import results_of
 from torch import nn
 
 from reweigh.bench.catalogue.domains import pacs
@@ -18,7 +19,6 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.experiment import Options, question
 from reweigh.bench.lab.plan import Trial
-from reweigh.bench.lab.results import collect
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.recipes import _domains, domains
 from reweigh.bench.recipes._figures import domains as report
@@ -441,7 +441,7 @@ def test_the_page_says_what_the_arrays_say(tmp_path):
     ):  # fmt: skip
         for seed in range(2):
             found[label, seed] = run(tmp_path, text, seed=seed, label=label, **more)
-    (results,) = collect(tmp_path, preset="smoke")
+    (results,) = results_of(tmp_path, "domains")
     assert [set(column.rows) for column in results.columns] == [{"mean", "rgd", "IRM", "SWAD", "SWAD, rgd"}]
     figures = {figure.title: figure for figure in results.extra}
     trees = {title: ElementTree.fromstring(f"<div>{figure.markup}</div>") for title, figure in figures.items()}
@@ -475,7 +475,7 @@ def test_the_page_says_what_the_arrays_say(tmp_path):
 def test_the_papers_domains_stand_under_their_own_names(tmp_path):
     for label in ("mean", "rgd"):
         run(tmp_path, label)
-    (results,) = collect(tmp_path, preset="smoke")
+    (results,) = results_of(tmp_path, "domains")
     printed = report.Printed(names=("sea", "land"), rows={"mean": (50.0, 61.0), "IRM": (1.0, 2.0)})
     (first, *_) = report.figures(results, {CELL: printed}, {})
     tree = ElementTree.fromstring(f"<div>{first.markup}</div>")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from synthetic_runs import results_of
 
-from reweigh.bench.lab.results import collect
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.recipes import meta, sinusoid
 from reweigh.bench.recipes._few_shot import ImageTasks
@@ -209,7 +209,7 @@ def runs(tmp_path_factory):
 
 
 def figures(folder):
-    (results,) = collect(folder, preset="smoke")
+    (results,) = results_of(folder, "meta")
     return results, {figure.title: figure for figure in results.extra}
 
 
@@ -263,7 +263,7 @@ def test_runs_on_different_pools_are_not_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageTasks, "facts", lambda tasks: {**facts(tasks), "test_tasks_sha256": "other"})
     run("meta", tmp_path, "rgd")
     with pytest.raises(ValueError, match="2 different pools of tasks"):
-        collect(tmp_path, preset="smoke")
+        results_of(tmp_path, "meta")
 
 
 def test_losses_are_read_from_the_other_end(tmp_path):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from synthetic_runs import results_of
 from torch import nn
 
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import experiment, plan
-from reweigh.bench.lab.results import collect
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _rows, tabular
@@ -265,7 +265,7 @@ def test_rows_of_many_algorithms_stand_in_one_table(tmp_path: Path) -> None:
                 writer.record({"epoch": 1, "progress": 1.0, "val/accuracy_or_auroc": value, **facts,
                                "test/accuracy_or_auroc": value, "test/accuracy": value / 2})  # fmt: skip
                 writer.finish({})
-    (results,) = collect(tmp_path, preset="smoke")
+    (results,) = results_of(tmp_path, "tabular")
     assert set(results.columns[0].rows) == set(labels)
     column = tabular.DataSet(name="digits", data="digits", binary=True, stand_in=None, paper=(), mlp_accuracy=(1, 2, 3))
     drawn = drawn_tables.figures(results, [column], tabular.PLAIN_OF)
@@ -309,6 +309,6 @@ def test_a_column_that_is_only_tuned_so_far_is_an_empty_column(tmp_path: Path) -
     with Run(spec, tmp_path).open() as writer:
         writer.record({"epoch": 1, "progress": 1.0, "val/accuracy_or_auroc": 0.5, "test/accuracy_or_auroc": 0.5})
         writer.finish({})
-    text = tables(collect(tmp_path, preset="smoke"), "markdown")
+    text = tables(results_of(tmp_path, "tabular"), "markdown")
     assert "| method | digits |" in text
     assert "over no seeds" in text

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from synthetic_runs import results_of
 
 import reweigh
 from reweigh.bench.catalogue.texts import Corpus
-from reweigh.bench.lab.results import collect
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes import bert, gpt
@@ -310,7 +310,7 @@ def test_the_report_of_gpt_shows_the_passage_early_and_late(tmp_path):
         for record in gpt.train(settings, method("rgd"), 0, writer, None):
             writer.record(record)
         writer.finish({"seconds": 1.0})
-    (results,) = collect(tmp_path, preset="smoke")
+    (results,) = results_of(tmp_path, "gpt")
     (figure,) = results.extra
     page = ElementTree.fromstring(f"<div>{figure.markup}</div>")
     assert [head.text for head in page.findall("h4")] == ["After 4 steps", "After 12 steps"]
