@@ -260,8 +260,11 @@ class Writer:
         """Keep `state` (tensors, numbers, containers) as the place to resume from."""
         import torch
 
+        from reweigh.bench.train.device import moved
+
         content = io.BytesIO()
-        torch.save({"records": self._count, "state": state}, content)
+        # In the processor's memory, so that any machine can resume.
+        torch.save({"records": self._count, "state": moved(state, "cpu")}, content)
         content.write(hashlib.sha256(content.getbuffer()).digest())
         write_atomically(self._checkpoint, content.getbuffer())
 
@@ -417,7 +420,7 @@ def _load_checkpoint(path: Path) -> dict[str, Any] | None:
     if hashlib.sha256(body).digest() != digest:  # torch reads changed numbers without a word
         return None
     try:
-        saved = torch.load(io.BytesIO(body), weights_only=True)
+        saved = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
         return {"records": int(saved["records"]), "state": saved["state"]}
     except Exception:  # a foreign file, or that of another version: starting again is always right
         return None

@@ -131,7 +131,7 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         **_set_described("", ranking.of_kind("suspected label error"), truth),
     }
     for part, x in (("val", problem.x_val), ("test", problem.x_test)):
-        record[f"{part}/accuracy"] = problem.score(part, predict(model, x))["accuracy"]
+        record[f"{part}/accuracy"] = problem.score(part, predict(model, x).cpu())["accuracy"]
     if settings.folds and importlib.util.find_spec("cleanlab"):
         record |= _cleanlab(labels, _out_of_fold(settings, problem, method, seeds, writer, scale), truth)
     yield record
@@ -187,7 +187,7 @@ def _out_of_fold(
         driver = Driver(program, scale)  # fewer examples are fewer steps: only the first factors are used
         while not driver.over:
             driver.run_epoch()
-        probabilities[held] = predict(model.eval(), problem.x_train[held]).double().softmax(-1).numpy()
+        probabilities[held] = predict(model.eval(), problem.x_train[held]).cpu().double().softmax(-1).numpy()
     return probabilities
 
 

@@ -1,8 +1,11 @@
-"""Where trainings run: a process has one device, the processor unless it is told otherwise."""
+"""Where trainings run, and in which precision: a process has one device, the processor unless it is told otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import os
+import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -10,45 +13,85 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
+from reweigh.torch.devices import resolve
 
 Precision = Literal["float32", "bfloat16", "float16"]
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Share of a device's free memory that data may take; the rest is for models, gradients and activations.
 _SHARE = 0.4
+#: The factor on losses in float16, whose smallest numbers would otherwise swallow small gradients.
+_LOSS_SCALE = 1024.0
 
 _current = torch.device("cpu")
-
-
-def resolve(name: str) -> torch.device:
-    """The device of a name: `auto` is an accelerator where there is one, and the processor otherwise.
-
-    Examples
-    --------
-    >>> resolve("cpu")
-    device(type='cpu')
-    """
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return torch.device("cpu") if accelerator is None else accelerator
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(
-            f"`device` must be auto, cpu or an accelerator of this machine, got {name!r}: {str(error).splitlines()[0]}"
-        ) from None
-    return device
 
 
 def use(device: torch.device | str) -> None:
     """Run all further trainings of this process there."""
     global _current
     _current = resolve(device) if isinstance(device, str) else device
+    if _current.index is not None and _current.type != "cpu":
+        torch.accelerator.set_device_index(_current.index)
+
+
+def use_one_of(name: str, accelerators: int, number: int) -> None:
+    """Run the trainings of this process on its share of the machine's accelerators.
+
+    Parameters
+    ----------
+    name
+        As `resolve` takes it. A kind of accelerator without a number stands for all of them.
+    accelerators
+        How many there are. Whoever started this process counted them: counting them here would come before this
+        process is shown its own.
+    number
+        Which of the processes this is; they take turns.
+    """
+    if name == "cpu" or ":" in name or accelerators < 2:
+        use(name)
+        return
+    index = number % accelerators
+    if name == "cuda":  # so that no library that is called here can reach for the device of another process
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) == accelerators else str(index)
+        index = 0
+    use(f"{name}:{index}")
 
 
 def current() -> torch.device:
     """Where trainings of this process run."""
     return _current
+
+
+def described(device: torch.device) -> str:
+    """A device in words, with its name where it has one.
+
+    Examples
+    --------
+    >>> described(torch.device("cpu"))
+    'cpu'
+    """
+    if device.type != "cuda":
+        return str(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def check_precision(device: torch.device, precision: Precision) -> None:
+    """Refuse a precision that a device does not have."""
+    validate.one_of("precision", precision, ("float32", "bfloat16", "float16"))
+    if precision == "float32":
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns, and computes in float32
+            with torch.autocast(device.type, _DTYPES[precision]):
+                square = torch.ones(2, 2, device=device)
+                computed = (square @ square).dtype
+    except (RuntimeError, TypeError, UserWarning, NotImplementedError):
+        computed = None
+    if computed != _DTYPES[precision]:
+        raise ValueError(
+            f"device {str(device)!r} does not compute in {precision}. Use float32, or another device."
+        ) from None
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
@@ -57,12 +100,52 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     return nullcontext() if precision == "float32" else torch.autocast(device.type, _DTYPES[precision])
 
 
-def moved(value: Any, device: torch.device) -> Any:
-    """Tensors, in whatever containers, on a device; everything else as it is."""
+def loss_scale(precision: Precision) -> float:
+    """The factor that losses have in a precision, for `unscale` to take out of the gradients again."""
+    return _LOSS_SCALE if precision == "float16" else 1.0
+
+
+def unscale(optimizer: torch.optim.Optimizer, precision: Precision) -> None:
+    """Have an optimiser divide gradients by `loss_scale` before each step.
+
+    Where a gradient overflowed, all of them count as zero: the step adds nothing to what momentum and decay do. Nothing
+    is read from the device for it.
+    """
+    scale = loss_scale(precision)
+    if scale == 1.0:
+        return
+
+    def divide(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not gradients:
+            return
+        finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all()
+        for gradient in gradients:
+            gradient.copy_(torch.where(finite, gradient / scale, 0.0))
+
+    optimizer.register_step_pre_hook(divide)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point numbers that a device has: not all have double precision."""
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):
+        return torch.float32
+    return torch.float64
+
+
+def moved(value: Any, device: torch.device | str) -> Any:
+    """Tensors, in whatever containers, on a device; everything else as it is.
+
+    What comes to the processor is there when this returns; what goes to an accelerator may still be under way.
+    """
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {name: moved(one, device) for name, one in value.items()}
+        return value.to(device, non_blocking=torch.device(device).type != "cpu")
+    if isinstance(value, dict):
+        there = copy.copy(value)  # a module's state has notes on its version beside its entries
+        there.update({name: moved(one, device) for name, one in value.items()})
+        return there
     if isinstance(value, (list, tuple)):
         return type(value)(moved(one, device) for one in value)
     return value
@@ -82,27 +165,34 @@ class Rows:
     def __init__(self, data: Tensor, device: torch.device) -> None:
         self.device = device
         self.resident = device.type == "cpu" or _fits(data, device)
-        if self.resident:
-            data = data.to(device)
-        elif torch.accelerator.is_available():
-            data = data.pin_memory()
-        self.data = data
+        self.data = data.to(device) if self.resident else data
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Some rows, on the device; `rows` may be on either side."""
-        rows = rows.to(self.data.device, non_blocking=True)
-        return self.data.index_select(0, rows).to(self.device, non_blocking=True)
+        if self.resident:
+            return self.data.index_select(0, rows.to(self.device, non_blocking=True))
+        # Gathered into pinned memory, from which the device copies while the processor goes on.
+        batch = torch.empty((len(rows), *self.data.shape[1:]), dtype=self.data.dtype, pin_memory=True)
+        torch.index_select(self.data, 0, rows.cpu(), out=batch)
+        return batch.to(self.device, non_blocking=True)
 
-    def split(self, size: int) -> Any:
+    def split(self, size: int) -> Iterator[Tensor]:
         """All rows in order, so many at a time, on the device."""
-        return (part.to(self.device, non_blocking=True) for part in self.data.split(size))
+        if self.resident:
+            return iter(self.data.split(size))
+        return (part.pin_memory().to(self.device, non_blocking=True) for part in self.data.split(size))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a device; None where host and device share their memory, or where it cannot be asked."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _fits(data: Tensor, device: torch.device) -> bool:
-    if device.type != "cuda":  # host and device share their memory, or it cannot be asked for
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return data.nbytes < _SHARE * free
+    free = free_memory(device)
+    return free is None or data.nbytes < _SHARE * free

@@ -26,6 +26,7 @@ import torch
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
 from reweigh.bench.files import sync, write_atomically
+from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.driver import Checkpoints, Driver
 from reweigh.bench.train.records import UnusableCheckpointError, Writer
@@ -105,7 +106,7 @@ def save(run: Path, step: int, spread: dict[str, Any], whole: dict[str, Any], *,
         shutil.rmtree(parts, ignore_errors=True)
         shutil.rmtree(final, ignore_errors=True)
         parts.mkdir(parents=True)
-        torch.save(whole, parts / "whole.pt")
+        torch.save(devices.moved(whole, "cpu"), parts / "whole.pt")
     processes.barrier()
     with _alone():
         state_dict_saver.save(spread, checkpoint_id=parts, no_dist=not processes.together())

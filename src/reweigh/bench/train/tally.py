@@ -110,8 +110,9 @@ class EpochTally:
             "weights/ess_share": weights.sum(-1) ** 2 / (weights.square().sum(-1) * weights.shape[-1]),
         }
         if levels is not None:
-            shares = (losses >= levels[:, None]).double().mean(-1)
-            columns["weights/clip_share"] = torch.where(levels.isnan(), math.nan, shares)
+            # Divided on the host: not every device has double precision.
+            shares = (losses >= levels[:, None]).sum(-1).cpu().double() / losses.shape[-1]
+            columns["weights/clip_share"] = torch.where(levels.cpu().isnan(), math.nan, shares)
         if self.noisy is not None and indices is not None:
             noisy = self.noisy.gather(1, indices).to(weights.dtype)
             columns["weights/noisy"] = (weights * noisy).sum(-1) / noisy.sum(-1)

@@ -78,6 +78,11 @@ class Task:
 def predict(
     model: Callable[[Tensor], Tensor], x: Tensor | Rows, batch: int = 256, precision: Precision = "float32"
 ) -> Tensor:
-    """The model's outputs, a batch at a time: one small enough that what convolutions pass on stays in the cache."""
-    with autocast(current(), precision):
-        return torch.cat([widen(model(part)) for part in x.split(batch)])
+    """The outputs of a model on the process's device, where they stay.
+
+    A batch at a time, small enough that what convolutions pass on stays in a processor's cache.
+    """
+    device = current()
+    parts = x.split(batch) if isinstance(x, Rows) else (part.to(device, non_blocking=True) for part in x.split(batch))
+    with autocast(device, precision):
+        return torch.cat([widen(model(part)) for part in parts])

@@ -27,6 +27,7 @@ from reweigh.integrations._objective import ObjectiveLike, as_method
 from reweigh.method import Context, Method
 from reweigh.post import Correction
 from reweigh.torch._classifier import last_layer
+from reweigh.torch.devices import resolve
 from reweigh.torch.losses import CosineLinear
 from reweigh.torch.reweighted import Reweighted
 
@@ -143,7 +144,7 @@ class _Network(BaseEstimator):
         order = torch.Generator().manual_seed(seed)
         sizes = self.hidden_layer_sizes
         model = _network(inputs, (sizes,) if isinstance(sizes, int) else tuple(sizes), outputs, order, head)
-        device = torch.device(self.device or "cpu")
+        device = resolve("cpu" if self.device is None else self.device)
         model, criterion = model.to(device), criterion.to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate_init, weight_decay=self.weight_decay)
         return _Training(model, criterion, optimizer, order.get_state())
@@ -233,7 +234,7 @@ class RGDClassifier(ClassifierMixin, _Network):
     random_state
         Seeds the initial parameters, the order of rows and the validation part; the global state is not touched.
     device
-        Where to train, such as `"cuda"`; the CPU unless given. Predictions are made on the CPU.
+        Where to train, such as `"cuda"`, `"cuda:1"` or `"auto"`; the CPU unless given. Predictions are made on the CPU.
 
     Attributes
     ----------

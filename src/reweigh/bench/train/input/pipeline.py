@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from reweigh.bench.catalogue.card import Array
 from reweigh.bench.catalogue.streams import Source
+from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
 
 #: ImageNet's mean and deviation of each channel.
@@ -137,7 +138,7 @@ class Pipeline:
 
     def _load(self, batches: list[list[tuple[int, int]]]) -> Iterator[Batch]:
         loader: DataLoader[Any] = DataLoader(
-            self.inputs, batch_sampler=batches, num_workers=self.readers, pin_memory=torch.cuda.is_available()
+            self.inputs, batch_sampler=batches, num_workers=self.readers, pin_memory=devices.current().type != "cpu"
         )
         yield from loader
 

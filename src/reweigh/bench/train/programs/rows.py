@@ -176,6 +176,6 @@ def encode(network: Network, rows: Tensor, device: torch.device) -> Tensor:
     differently from one processor, batch size and place in the batch to the next, and a row's features must not depend
     on its neighbours.
     """
-    exact = torch.float32 if device.type == "mps" else torch.float64
+    exact = devices.widest(device)
     there = copy.deepcopy(network).eval().to(device, exact)
     return torch.cat([there.encode(part.to(exact)).float().cpu() for part in devices.Rows(rows, device).split(CHUNK)])

@@ -133,9 +133,11 @@ class Supervised(Program):
     def _tell_sampler(self, indices: Tensor, losses: Tensor) -> None:
         if not self.sampler.adaptive:
             return
-        known = torch.isfinite(losses)  # a training that breaks down is recorded as such, and draws on
+        # What to draw next depends on these losses, so here the processor has to wait for them.
+        losses = losses.cpu()
+        known = torch.isfinite(losses)  # a training that breaks down is recorded as such, and continues to draw
         if bool(known.any()):
-            self.sampler.update(indices[known.to(indices.device)], losses[known])
+            self.sampler.update(indices[known], losses[known])
 
     def _seen(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses and weights of the batch; steps that weigh by themselves report their own weights."""

@@ -16,6 +16,7 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.programs.rows import Network, RowTraining, encode, pretrain
 from reweigh.integrations._objective import ObjectiveLike, objective_alone
+from reweigh.torch.devices import resolve
 
 
 class SelfSupervised(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -40,7 +41,7 @@ class SelfSupervised(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def where(self) -> torch.device:
         """Where to train and to encode."""
-        return devices.current() if self.device is None else devices.resolve(self.device)
+        return devices.current() if self.device is None else resolve(self.device)
 
     def fit(self, X: Any, y: Any = None, *, scale: Any = None) -> Self:
         """Learn from rows of numbers; labels are ignored.

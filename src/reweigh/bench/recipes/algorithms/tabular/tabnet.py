@@ -143,11 +143,28 @@ class RowNorm(nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Rows normalised by each other in training."""
+        if self.training and len(input) > 1 and self.momentum is None:
+            return self._noted(input)
         if not self.training or len(input) > 1:
             return super().forward(input)
         return nn.functional.batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
+
+
+    def _noted(self, input: Tensor) -> Tensor:
+        """The rows normalised, and taken into the mean over all batches; torch reads the count of those on the host."""
+        mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
+        assert mean is not None
+        assert variance is not None
+        assert batches is not None
+        with torch.no_grad():
+            batches.add_(1)
+            own_variance, own_mean = torch.var_mean(input, 0)
+            share = batches.to(input.dtype).reciprocal()
+            mean.lerp_(own_mean, share)
+            variance.lerp_(own_variance, share)
+        return nn.functional.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)
 
 
 class GhostNorm(nn.Module):
