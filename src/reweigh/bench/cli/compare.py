@@ -21,6 +21,8 @@ from reweigh.bench.compare.search import SearchOutcome, search
 from reweigh.bench.lab.display import RunDisplay
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
+from reweigh.bench.train import device as devices
+from reweigh.bench.train.device import Precision
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _COLOURS = {"decided": "green", "leading": "cyan", "undecided": "yellow"}
@@ -55,7 +57,15 @@ def compare(given: Request, console: Console) -> int:
             console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
 
     with RunDisplay(console, table.metric) as display:
-        outcome = search(question, root, jobs=given.jobs, budget=given.budget, display=display, on_stage=on_stage)
+        outcome = search(
+            question,
+            root,
+            jobs=given.jobs,
+            budget=given.budget,
+            display=display,
+            on_stage=on_stage,
+            device=given.device,
+        )
     results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
     for (column, label), reason in outcome.failed.items():
         console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)
@@ -67,6 +77,7 @@ def compare(given: Request, console: Console) -> int:
         )
         return INTERRUPTED if outcome.ended == "interrupted" else 1
     warnings = caveats(answer, table, ended=outcome.ended, tuned=outcome.tuned)
+    devices.use(given.device)  # the model to keep is trained in this process
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("writing the report and the model", total=1.0)
         written = files.write(
@@ -84,9 +95,12 @@ def compare(given: Request, console: Console) -> int:
     return INTERRUPTED if outcome.ended == "interrupted" else 0
 
 
-def predict(model: Path, rows: Path, out: Path, console: Console) -> int:
+def predict(
+    model: Path, rows: Path, out: Path, console: Console, *, device: str = "cpu", precision: Precision = "float32"
+) -> int:
     """Write predictions for a file of rows."""
-    count = write_predictions(model, rows, out)
+    devices.use(device)
+    count = write_predictions(model, rows, out, precision=precision)
     if card := model_card.first_line(model):
         console.print(escape(card), highlight=False)
     console.print(f"{count} rows predicted: {escape(str(out))}", highlight=False)

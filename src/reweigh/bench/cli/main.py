@@ -16,7 +16,8 @@ from rich.console import Console
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
-from reweigh.bench.cli import stops
+from reweigh.bench.cli import devices, stops
+from reweigh.bench.cli.devices import Precision
 from reweigh.bench.cli.wrong_calls import check_folder, check_methods, wrong_call
 
 app = SubcommandApp()
@@ -62,6 +63,9 @@ def run(
     seeds: int | None = None,
     set: Repeated = (),
     jobs: int | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    compile: bool = False,
     tune: str | None = None,
     data_root: Path | None = None,
     runs_dir: Path = Path("runs"),
@@ -90,7 +94,14 @@ def run(
         only: Columns of the recipe's table whose names contain this; repeat for more. All if none.
         seeds: Paired seeds of the comparison.
         set: A setting of the recipe, as key=value; repeat for more.
-        jobs: Processes at once; all cores if not given.
+        jobs: Processes at once; if not given, one per core, or one per accelerator where these train. Processes take
+            turns with several accelerators.
+        device: Where to train: auto takes an accelerator where there is one and prints which; cpu; cuda, cuda:1, mps
+            and the like. The paper preset takes auto if not given, the others cpu.
+        precision: float32, or bfloat16 or float16 for forward passes in mixed precision; the recipe's own if not given.
+            It is a setting of the run.
+        compile: Compile the model with torch.compile. It pays for long trainings of larger models on an accelerator; it
+            does not for trainings of a minute, which is what compiling takes. It is a setting of the run.
         tune: Tuning trials of each method: a number, none, or grid for 25; optuna, or optuna:20 for 20 trials, lets
             Optuna propose them and stop hopeless ones.
         data_root: Folder with official data files; REWEIGH_DATA does the same.
@@ -115,10 +126,14 @@ def run(
         from reweigh.bench.lab.executors import torchrun as launch
 
         if int(os.environ["RANK"]) > 0:
-            return launch.follow(data_root)
+            return launch.follow(data_root, device=device or "auto")
     console = Console()
     check_methods(method)
     check_folder(runs_dir)
+    changes = (*(_pair(text) for text in set), *devices.settings(recipe, precision, compile))
+    place = device or ("auto" if launched or preset == "paper" else "cpu")
+    if executor == "local" and not launched and not dry_run:  # a cluster has devices of its own
+        place = devices.chosen(place, precision, console)
     options = experiment.Options(
         preset=preset,
         methods=method,
@@ -130,8 +145,9 @@ def run(
         executor=executor,
         address=_address(executor, address),
         launched=launched,
-        changes=tuple(_pair(text) for text in set),
-        jobs=jobs or os.cpu_count() or 1,
+        changes=changes,
+        device=place,
+        jobs=devices.processes(jobs, place if executor == "local" else "cpu"),
         runs_dir=runs_dir,
         data_root=data_root,
     )
@@ -176,6 +192,8 @@ def compare_command(
     test: str = "",
     image_size: int = 32,
     jobs: int | None = None,
+    device: str = "cpu",
+    precision: Precision = "float32",
     runs_dir: Path = Path("runs"),
 ) -> int:
     """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
@@ -210,7 +228,10 @@ def compare_command(
         time: A column of moments: the latest rows are tested on.
         test: A file of rows to test on, instead of splits.
         image_size: Height and width that images are scaled to.
-        jobs: Processes at once; all cores if not given.
+        jobs: Processes at once; if not given, one per core, or one per accelerator where these train.
+        device: Where to train: auto takes an accelerator where there is one and prints which; cpu; cuda, cuda:1, mps
+            and the like. Boosters always take the cpu, which is also faster for small networks.
+        precision: float32, or bfloat16 or float16 for forward passes of networks in mixed precision.
         runs_dir: Where runs, reports and models are kept.
     """
     from reweigh.bench.cli import compare
@@ -218,6 +239,8 @@ def compare_command(
 
     check_methods(method)
     check_folder(runs_dir)
+    console = Console()
+    place = devices.chosen(device, precision, console)
     question = data_question(
         source,
         target=target,
@@ -236,10 +259,12 @@ def compare_command(
         methods=method,
         metric=metric,
         budget=compare.seconds(budget),
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=devices.processes(jobs, place),
         runs_dir=runs_dir,
+        device=place,
+        precision=precision,
     )
-    return compare.compare(request, Console())
+    return compare.compare(request, console)
 
 
 @app.command(name="predict")
@@ -248,6 +273,8 @@ def predict_command(
     rows: Annotated[Path, Positional, arg(metavar="ROWS")],
     /,
     out: Annotated[Path, arg(aliases=["-o"])],
+    device: str = "cpu",
+    precision: Precision = "float32",
 ) -> int:
     """Predict with a model that `reweigh compare` kept: the rows, with predictions and probabilities added.
 
@@ -255,10 +282,15 @@ def predict_command(
         model: The model's folder; `reweigh compare` prints it.
         rows: A file with the columns of training, or a folder of images.
         out: Where to write: a name ending in .csv, .tsv or .parquet.
+        device: Where to compute, whatever the model was trained on: auto takes an accelerator where there is one and
+            prints which; cpu; cuda, cuda:1, mps and the like. Boosters always take the cpu.
+        precision: float32, or bfloat16 or float16 for a network in mixed precision.
     """
     from reweigh.bench.cli import compare
 
-    return compare.predict(model, rows, out, Console())
+    console = Console()
+    place = devices.chosen(device, precision, console)
+    return compare.predict(model, rows, out, console, device=place, precision=precision)
 
 
 @app.command(name="report")

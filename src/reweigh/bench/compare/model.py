@@ -39,6 +39,8 @@ from reweigh.bench.lab.runs import Spec
 from reweigh.bench.lab.table import Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.tables import TableEncoder, TableError
+from reweigh.bench.train import device as devices
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.programs.supervised import Supervised as Program
@@ -130,7 +132,8 @@ def _train_network(
             best = float(record[table.select])
             average = program.average
             with contextlib.nullcontext() if average is None else average.swapped(network):
-                kept = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
+                weights = network.state_dict().items()
+                kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights}
             chosen = driver.epoch
         progress(driver.epoch / settings.epochs)
     # Not `save_file`, whose files only their owner can read.
@@ -168,8 +171,8 @@ class Model:
     outputs: Callable[[Any], Any]
 
     @classmethod
-    def load(cls, folder: Path) -> Model:
-        """Read a model's folder.
+    def load(cls, folder: Path, *, precision: Precision = "float32") -> Model:
+        """Read a model's folder; a network predicts on the process's device, in that precision.
 
         Raises
         ------
@@ -189,7 +192,7 @@ class Model:
                 )
             preprocessing = _restored(card["preprocessing"])
             booster = card["model"] in boosters.LIBRARIES
-            outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder)
+            outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder, precision)
         except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
             raise TableError(f"{folder / _CARD} is damaged ({error!r}). Train the model again.") from None
         return cls(card=card, preprocessing=preprocessing, outputs=outputs)
@@ -226,9 +229,9 @@ class Model:
         return columns
 
 
-def write_predictions(folder: Path, rows: Path, out: Path) -> int:
+def write_predictions(folder: Path, rows: Path, out: Path, *, precision: Precision = "float32") -> int:
     """Write a model's predictions for a file of rows, or a folder of images; returns how many there are."""
-    frame = Model.load(folder).predict(rows)
+    frame = Model.load(folder, precision=precision).predict(rows)
     temporary = out.with_name(f".{out.name}.tmp")
     try:
         if out.suffix == ".parquet":
@@ -243,7 +246,7 @@ def write_predictions(folder: Path, rows: Path, out: Path) -> int:
     return frame.height
 
 
-def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
+def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision) -> Callable[[Any], Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -255,10 +258,10 @@ def _network_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
         network.load_state_dict(load_file(folder / _WEIGHTS))
     except (SafetensorError, FileNotFoundError, RuntimeError) as error:
         raise TableError(f"{folder / _WEIGHTS} cannot be read ({_first(error)}). Train the model again.") from None
-    network.eval()
+    network.eval().to(devices.current())
 
     def outputs(x: Any) -> Any:
-        logits = predict(network, x).double().cpu().numpy()
+        logits = predict(network, x, precision=precision).cpu().double().numpy()
         return special.softmax(logits, axis=1) if card["classes"] else logits
 
     return outputs

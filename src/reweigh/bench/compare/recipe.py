@@ -16,12 +16,13 @@ import numpy as np
 
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
-from reweigh.bench.lab.recipe import Trainee
+from reweigh.bench.lab.recipe import Trainee, plain
 from reweigh.bench.lab.runs import Record, Writer
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.train import scores as metrics
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.scores import Metric
@@ -63,7 +64,7 @@ class Settings(Supervised, DataQuestion):
         return DataQuestion(**{name: value for name, value in dataclasses.asdict(self).items() if name in names})
 
 
-def settings(question: DataQuestion, problem: Problem, width: int) -> dict[str, Any]:
+def settings(question: DataQuestion, problem: Problem, width: int, precision: Precision = "float32") -> dict[str, Any]:
     """The settings that all models share, as plain values."""
     rows = round(problem.rows * problem.train_share)
     batch = 64
@@ -78,8 +79,9 @@ def settings(question: DataQuestion, problem: Problem, width: int) -> dict[str, 
         batch_size=batch,
         epochs=epochs,
         large=rows * width > _LARGE,
+        precision=precision,
     )
-    return dataclasses.asdict(shared)
+    return plain(shared)
 
 
 def column(model: str, problem: Problem, rows: Sequence[str], unmoved: Sequence[str] = ()) -> Column:

@@ -15,6 +15,7 @@ from reweigh.bench.compare import recipe
 from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
 from reweigh.bench.lab import plan
 from reweigh.bench.tables import TableError, duplicates_across
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.method import method
 
@@ -30,11 +31,17 @@ class Request:
     budget: float = 120.0
     jobs: int = 2
     runs_dir: Path = Path("runs")
+    #: Where to train, by name: no part of the question. The precision is, since it changes the numbers.
+    device: str = "cpu"
+    precision: Precision = "float32"
 
     def folder(self, metric: str) -> Path:
         """Where the runs are kept: another question, metric, model or method must not overwrite this answer."""
         name = re.sub(r"[^a-z0-9]+", "-", Path(self.question.source).name.partition(".")[0].lower())
-        text = json.dumps([dataclasses.asdict(self.question), metric, self.models, self.methods], sort_keys=True)
+        asked = [dataclasses.asdict(self.question), metric, self.models, self.methods]
+        if self.precision != "float32":  # as folders were named before there was a choice
+            asked.append(self.precision)
+        text = json.dumps(asked, sort_keys=True)
         return self.runs_dir / f"{name.strip('-')[:40] or 'data'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
@@ -63,7 +70,7 @@ def question(request: Request, problem: Problem) -> plan.Question:
         _check_rows(column.name, column.methods or (), task, problem)
     table = recipe.table(problem, columns, rows, primary, metric)
     table = dataclasses.replace(table, notes=(*table.notes, *_duplicates(problem)))
-    settings = recipe.settings(request.question, problem, task.x_train[0].numel())
+    settings = recipe.settings(request.question, problem, task.x_train[0].numel(), request.precision)
     return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
 
 

@@ -43,6 +43,7 @@ def search(
     budget: float,
     display: Display,
     on_stage: Callable[[SearchOutcome], None],
+    device: str = "cpu",
 ) -> SearchOutcome:
     """Run until the budget runs out or the answer would hardly change; what is on disk already costs no time.
 
@@ -60,6 +61,8 @@ def search(
         Where progress is shown.
     on_stage
         Called with the outcome so far after every stage.
+    device
+        Where processes train, by name.
 
     Returns
     -------
@@ -68,7 +71,7 @@ def search(
     """
     searching = _Search(question, root, time.monotonic() + budget, display)
     try:
-        with Workers(jobs) as workers:
+        with Workers(jobs, device=device) as workers:
             searching.go(workers, on_stage)
     except OutOfTimeError:
         searching.outcome.ended = "time"

@@ -42,6 +42,8 @@ class Options:
     #: Who does the runs: processes of this machine, or a Ray cluster, at `address` or started for the occasion.
     executor: Literal["local", "ray"] = "local"
     address: str | None = None
+    #: Where to train: auto, cpu, a kind of accelerator, or one of them by its number.
+    device: str = "cpu"
     #: Whether `torchrun` started this process and others to do every run together.
     launched: bool = False
 
@@ -86,7 +88,7 @@ def question(recipe_name: str, options: Options) -> Question:
         seeds=table.seeds if options.seeds is None else options.seeds,
         trials=table.trials if options.trials is None else options.trials,
     )
-    return Question(recipe=recipe_name, table=table, settings=dataclasses.asdict(settings), preset=options.preset)
+    return Question(recipe=recipe_name, table=table, settings=recipes.plain(settings), preset=options.preset)
 
 
 def run(question: Question, options: Options, display: Display) -> list[Failure]:
@@ -125,12 +127,12 @@ def _workers(options: Options) -> AbstractContextManager[Crew]:
     if options.launched:
         from reweigh.bench.lab.executors.torchrun import Launched
 
-        return Launched(options.data_root)
+        return Launched(options.data_root, device=options.device)
     if options.executor == "local":
-        return Workers(options.jobs, options.data_root)
+        return Workers(options.jobs, options.data_root, device=options.device)
     from reweigh.bench.lab.executors.ray import RayWorkers
 
-    return RayWorkers(options.jobs, options.data_root, address=options.address)
+    return RayWorkers(options.jobs, options.data_root, address=options.address, device=options.device)
 
 
 def _columns(table: Table, only: tuple[str, ...]) -> list[Column]:

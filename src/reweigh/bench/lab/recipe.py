@@ -6,6 +6,7 @@ file may leave out. `load` returns a recipe with every hook in place, so that no
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -32,6 +33,19 @@ _SELF_REPORTING = {"compare": "reweigh.bench.compare.recipe"}
 Scale = np.ndarray[Any, Any] | None
 #: One training of a group: settings, method, seed and scale, as `train` takes them.
 Trainee = tuple[Any, Method, int, Scale]
+
+
+#: Of a field of settings that recipes got after runs had been stored: its default is no part of a run's identity.
+LATER: Mapping[str, bool] = {"later": True}
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Settings as the plain values that identify a run."""
+    values = dataclasses.asdict(settings)
+    for field in dataclasses.fields(settings):
+        if field.metadata.get("later") and values[field.name] == field.default:
+            del values[field.name]
+    return values
 
 
 class Trainable(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from reweigh import _validate as validate
 from reweigh.bench.catalogue import texts as text
+from reweigh.bench.lab.recipe import LATER
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.programs.tokens import Level
 from reweigh.bench.train.tokens import Tokens, tokens
 
@@ -40,6 +42,8 @@ class Language:
         Whether a token or a sequence is a unit.
     held
         Sequences of validation and of test text to look at.
+    precision, compiled
+        Of forward passes, and whether the model is compiled.
     """
 
     text: str = "descriptions"
@@ -58,16 +62,26 @@ class Language:
     weight_decay: float = 0.1
     level: Level = "token"
     held: int = 32
+    precision: Precision = field(default="float32", metadata=LATER)
+    compiled: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         validate.one_of("schedule", self.schedule, ("cosine", "rsqrt"))
         validate.one_of("level", self.level, ("token", "sequence"))
+        validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
         validate.whole("every", self.every, 1)
         validate.whole("steps", self.steps, self.every, "It is at least one look at held-out text.")
 
     def training(self) -> dict[str, Any]:
         """What `TokenTraining` takes of these."""
-        return {"steps": self.steps, "every": self.every, "rate": self.rate, "weight_decay": self.weight_decay}
+        return {
+            "steps": self.steps,
+            "every": self.every,
+            "rate": self.rate,
+            "weight_decay": self.weight_decay,
+            "precision": self.precision,
+            "compiled": self.compiled,
+        }
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""

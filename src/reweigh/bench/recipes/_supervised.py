@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from reweigh.bench import catalogue, models
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.recipe import Scale, Trainee
+from reweigh.bench.lab.recipe import LATER, Scale, Trainee
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.pixels import Augment, as_tensor, normalize, pixel_statistics
@@ -54,6 +54,7 @@ class Supervised:
     validation: float = 0.2
     #: Training examples to draw before anything else is done to them; 0 takes all.
     rows: int = 0
+    compiled: bool = field(default=False, metadata=LATER)
 
     def training(self) -> Training:
         """The part of the settings that says how to train."""
@@ -99,7 +100,8 @@ def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -
         Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
         for own, method, seed, scale in members
     ]
-    return fit_many(trainings, lambda: build(members[0][0], trainings[0].task, members[0][1]))
+    compiled = trainings[0].training.compiled or None  # unless asked for, where it pays
+    return fit_many(trainings, lambda: build(members[0][0], trainings[0].task, members[0][1]), compiled=compiled)
 
 
 def group_of(settings: Supervised, method: Method) -> str | None:

@@ -202,11 +202,12 @@ class MaskedPairs(TokenTraining):
 
     def evaluate(self, *, last: bool) -> Record:
         """Accuracy and plain loss on held-out pairs."""
-        return {
-            f"{part}/{name}": value
-            for part, batch in self.held.items()
-            for name, value in score(self.model, batch).items()
-        }
+        with self.context():
+            return {
+                f"{part}/{name}": value
+                for part, batch in self.held.items()
+                for name, value in score(self.model, batch).items()
+            }
 
 
 def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.random.Generator) -> Batch:

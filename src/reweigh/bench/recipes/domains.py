@@ -39,7 +39,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,11 +48,13 @@ import torch
 from reweigh import _validate as validate
 from reweigh.bench.catalogue.domains import Domains
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _domains
 from reweigh.bench.recipes._figures import domains_paper
 from reweigh.bench.recipes.algorithms import domains as algorithms
 from reweigh.bench.recipes.algorithms.domains import Algorithm, Setup, one_of, power_of_ten, power_of_two
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.domains import DomainLearner, DomainProblem, LeaveOneOut, Schedule, Selection
 from reweigh.bench.train.records import Record, Writer
@@ -93,6 +95,8 @@ class Settings:
         Whether pictures are changed at random while training.
     weight
         The weight of an algorithm's penalty where it has one; negative takes the algorithm's own.
+    precision
+        `"float32"`, or `"bfloat16"` for mixed precision.
     """
 
     algorithm: str = "erm"
@@ -113,6 +117,7 @@ class Settings:
     selection: Selection = "training domains"
     augment: bool = False
     weight: float = -1.0
+    precision: Precision = field(default="float32", metadata=LATER)
 
     def __post_init__(self) -> None:
         validate.positive("lr", self.lr)
@@ -271,7 +276,13 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         with seeds.ambient(f"init, {left_out} left out"):
             return problem, algorithm.start(setup(drawn, data, count - 1))
 
-    schedule = Schedule(steps=drawn.steps, check=drawn.check, batch_size=drawn.batch_size, selection=drawn.selection)
+    schedule = Schedule(
+        steps=drawn.steps,
+        check=drawn.check,
+        batch_size=drawn.batch_size,
+        selection=drawn.selection,
+        precision=drawn.precision,
+    )
     for record in fit(LeaveOneOut(start, count, method, schedule, seeds), writer, scale=scale):
         yield record | ({"lr": drawn.lr} if "test/accuracy" in record else {})
     if seed == 0 and settings.algorithm == "erm" and str(method) == "mean":

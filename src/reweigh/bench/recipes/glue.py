@@ -25,9 +25,10 @@ CoLA, the mean F1 of the classes for ratings. Its recipe is not printed either; 
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +39,11 @@ from reweigh.bench.catalogue import texts as text
 from reweigh.bench.catalogue.texts import Labelled, TextPart
 from reweigh.bench.draws import subset
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train import device as devices
 from reweigh.bench.train import scores
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.tally import EpochTally, clip_levels
 from reweigh.bench.train.text_encoder import RANDOM, Inputs, TextEncoder, collate, cut
@@ -71,6 +75,8 @@ class Settings:
         Training and validation texts are drawn from so many; 0 draws from all.
     batch_size, epochs, lr, warmup, weight_decay
         As in the Trainer; the rate rises over `warmup` steps' share and then falls linearly to zero.
+    precision
+        `"float32"`, or `"bfloat16"` or `"float16"` as the Trainer has them.
     """
 
     text: str = "descriptions:labels=true"
@@ -86,6 +92,7 @@ class Settings:
     lr: float = 1e-3
     warmup: float = 0.1
     weight_decay: float = 0.01
+    precision: Precision = field(default="float32", metadata=LATER)
 
 
 PRESETS = {
@@ -185,7 +192,7 @@ def train(
     def look(model: torch.nn.Module, epoch: int) -> None:
         found: Record = {"epoch": epoch, "progress": epoch / settings.epochs, **note.close()}
         for part, inputs in held.items():
-            logits = predict(model, inputs)
+            logits = predict(model, inputs, precision=settings.precision)
             own = scores.text(logits, inputs.labels.numpy(), len(data.classes), data.metric)
             found |= {f"{part}/{name}": score for name, score in own.items()}
         note.records.append(found)
@@ -210,9 +217,9 @@ class Notes:
             raise ValueError(
                 f"the Trainer takes a loss function only, got {str(method)!r}, which names a {others[0]} too."
             )
-        self.scale, self.mean_weights, self.records = scale, [], list[Record]()
+        self.scale, self.mean_weights, self.records = scale, list[float](), list[Record]()
         self.reweighted, self.function = _loss_function(method)
-        self._tally = EpochTally(1, rows)
+        self._tally, self._steps = EpochTally(1, rows, device=devices.current()), 0
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss to descend; what the Trainer calls."""
@@ -222,13 +229,14 @@ class Notes:
         losses, weights = self.reweighted.losses, self.reweighted.weights
         assert losses is not None
         assert weights is not None
-        self._tally.update(torch.arange(len(losses))[None], losses[None], weights[None])
-        self.mean_weights.append(float(weights.mean()))
-        return loss if self.scale is None else loss * float(self.scale[len(self.mean_weights) - 1])
+        self._tally.update(torch.arange(len(losses), device=losses.device)[None], losses[None], weights[None])
+        self._steps += 1
+        return loss if self.scale is None else loss * float(self.scale[self._steps - 1])
 
     def close(self) -> Record:
         """Statistics since the last call."""
-        (statistics,), _ = self._tally.close(clip_levels([self.reweighted.objective]))
+        (statistics,), mean_weights = self._tally.close(clip_levels([self.reweighted.objective]))
+        self.mean_weights += mean_weights[:, 0].tolist()
         return statistics
 
 
@@ -261,6 +269,11 @@ def trainer(
 
     from reweigh.integrations.transformers import WeightLog
 
+    device = devices.current()
+    os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    if device.type not in ("cpu", "cuda"):  # of other accelerators the Trainer takes the one that is named here
+        os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
+
     class Look(TrainerCallback):
         def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
             look(model, round(state.epoch))
@@ -279,8 +292,10 @@ def trainer(
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
+        use_cpu=device.type == "cpu",
+        bf16=settings.precision == "bfloat16",
+        fp16=settings.precision == "float16",
+        dataloader_pin_memory=device.type == "cuda",
         remove_unused_columns=False,
     )
     made = Trainer(
@@ -328,15 +343,20 @@ def draw(settings: Settings, rows: int, seeds: Seeds) -> tuple[np.ndarray[Any, A
 
 
 @torch.no_grad()
-def predict(model: torch.nn.Module, inputs: Inputs, batch: int = 64) -> np.ndarray[Any, Any]:
+def predict(
+    model: torch.nn.Module, inputs: Inputs, batch: int = 64, precision: Precision = "float32"
+) -> np.ndarray[Any, Any]:
     """The logits of all texts, without dropout; texts of like length together."""
+    device = devices.current()
     model.eval()
     order = inputs.lengths().argsort(stable=True)
-    parts = [
-        model(**cut({name: values[rows] for name, values in inputs.arguments.items()})).logits
-        for rows in order.split(batch)
-    ]
+    with devices.autocast(device, precision):
+        parts = [
+            model(
+                **devices.moved(cut({name: values[rows] for name, values in inputs.arguments.items()}), device)
+            ).logits.float()
+            for rows in order.split(batch)
+        ]
     model.train()
-    logits = torch.empty_like(torch.cat(parts))
-    logits[order] = torch.cat(parts)
-    return logits.float().numpy()
+    logits = torch.cat(parts).cpu()
+    return logits[order.argsort()].numpy()

@@ -191,12 +191,13 @@ class NextToken(TokenTraining):
         """The plain loss of each token."""
         parts = (ids.to(self.device, non_blocking=True) for ids in windows.split(64))
         model, plain = self.model, Mean()
-        return torch.cat(
-            [
-                chunked_cross_entropy(model(ids[:, :-1]), model.head, ids[:, 1:], plain, reduction="none")
-                for ids in parts
-            ]
-        )
+        with self.context():
+            return torch.cat(
+                [
+                    chunked_cross_entropy(model(ids[:, :-1]), model.head, ids[:, 1:], plain, reduction="none")
+                    for ids in parts
+                ]
+            )
 
     def _view(self, window: Tensor) -> Record:
         """A held-out text, with the loss of each token and the weight that training would give it now."""

@@ -46,6 +46,7 @@ from reweigh.bench.catalogue import streams
 from reweigh.bench.draws import sampled_split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.input.pipeline import Look, Pipeline
 from reweigh.bench.train.programs.images import Extras, ImageTraining
@@ -88,7 +89,7 @@ class Settings:
     cutmix: float = 0.0
     smoothing: float = 0.0
     floor: Literal["kept", "removed"] = "kept"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     parallel: Literal["ddp", "fsdp"] = "ddp"
     compiled: bool = False
     save_every: int = 500

@@ -29,17 +29,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._few_shot import ImageTasks, Shape
 from reweigh.bench.recipes.algorithms import meta as algorithms
+from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.episodes import MetaLearning
 from reweigh.bench.train.records import Record, Writer
@@ -78,6 +80,8 @@ class Settings:
         The outer loop: epochs of so many meta-batches of so many tasks; `"steps"` halves the rate after each fifth.
     val_tasks, test_tasks
         Sizes of the frozen pools.
+    precision
+        `"float32"`, or `"bfloat16"` for mixed precision.
     """
 
     algorithm: str = "maml"
@@ -103,6 +107,7 @@ class Settings:
     tasks: int = 4
     val_tasks: int = 200
     test_tasks: int = 1024
+    precision: Precision = field(default="float32", metadata=LATER)
 
 
 PRESETS = {
@@ -251,6 +256,7 @@ def train(
         schedule=settings.schedule,
         milestones=(0.2, 0.4, 0.6, 0.8),
         decay=0.5,
+        precision=settings.precision,
     )
     algorithm = _algorithm(settings)
     program = MetaLearning(tasks, algorithm, model, method, training, seeds, writer, every=settings.steps)

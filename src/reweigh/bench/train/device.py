@@ -29,7 +29,7 @@ def use(device: torch.device | str) -> None:
     """Run all further trainings of this process there."""
     global _current
     _current = resolve(device) if isinstance(device, str) else device
-    if _current.index is not None and _current.type != "cpu":
+    if ":" in str(_current):
         torch.accelerator.set_device_index(_current.index)
 
 
@@ -46,15 +46,16 @@ def use_one_of(name: str, accelerators: int, number: int) -> None:
     number
         Which of the processes this is; they take turns.
     """
-    if name == "cpu" or ":" in name or accelerators < 2:
+    if name == "cpu" or accelerators < 2:
         use(name)
         return
-    index = number % accelerators
-    if name == "cuda":  # so that no library that is called here can reach for the device of another process
+    kind, _, given = name.partition(":")
+    index = int(given) if given else number % accelerators
+    if kind == "cuda":  # so that no library that is called here can reach for the device of another process
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) == accelerators else str(index)
         index = 0
-    use(f"{name}:{index}")
+    use(f"{kind}:{index}")
 
 
 def current() -> torch.device:

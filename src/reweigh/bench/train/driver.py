@@ -96,6 +96,8 @@ class Program(ABC):
     device: torch.device
     average: Averager | None = None
     nonfinite: Nonfinite = _PROPAGATE
+    #: The factor on all losses that `device.unscale` takes out of the gradients.
+    loss_scale: float = 1.0
     #: Training units with numbers of their own, whose newest losses are kept; 0 where units are drawn anew.
     units: int = 0
     #: Which units have corrupted labels, if any were corrupted on purpose.
@@ -271,7 +273,7 @@ class Driver:
         self.step += 1
         program.set_rate(step)
         for objective in program.objectives:
-            objective.factor = 1.0 if self.scale is None else float(self.scale[step])
+            objective.factor = program.loss_scale * (1.0 if self.scale is None else float(self.scale[step]))
             objective.forget()
         before = self._buffers()
         try:

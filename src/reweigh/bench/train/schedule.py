@@ -38,6 +38,8 @@ class Training:
         in a row; `"raise"` ends the run with the step and the number.
     precision
         `"float32"`, or `"bfloat16"` or `"float16"` for forward passes in mixed precision.
+    compiled
+        Whether the model is compiled, which takes about a minute and pays for long trainings of larger models.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -53,6 +55,7 @@ class Training:
     warmup: float = 0.0
     nonfinite: Literal["propagate", "skip", "raise"] = "propagate"
     precision: Precision = "float32"
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         validate.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))

@@ -105,10 +105,12 @@ class Workers:
         Processes at once.
     data_root
         Folder of official data files, if one was given.
+    device
+        Where they train, by name. Where it names a kind of accelerator, processes take turns with those there are.
     """
 
-    def __init__(self, jobs: int, data_root: Path | None = None) -> None:
-        self.jobs = max(1, jobs)
+    def __init__(self, jobs: int, data_root: Path | None = None, *, device: str = "cpu") -> None:
+        self.jobs, self.device = max(1, jobs), device
         self._environment = {} if data_root is None else {"REWEIGH_DATA": str(data_root)}
         self._pool = self._start()
 
@@ -131,11 +133,12 @@ class Workers:
             return self._pool.submit(work, *arguments)
 
     def _start(self) -> concurrent.futures.ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
         return concurrent.futures.ProcessPoolExecutor(
             max_workers=self.jobs,
-            mp_context=multiprocessing.get_context("spawn"),
+            mp_context=spawn,
             initializer=_prepare,
-            initargs=(self._environment,),
+            initargs=(self._environment, self.device, _accelerators(self.device), spawn.Value("i", 0)),
         )
 
 
@@ -339,23 +342,42 @@ def scale_of(run: Run) -> Any:
     return np.load(source / "arrays" / "mean_weight.npy", allow_pickle=False)
 
 
-def _prepare(environment: dict[str, str]) -> None:
-    """Set a worker process up: what a terminal sends is the parent's business, and there is no life without it."""
+def _accelerators(device: str) -> int:
+    """How many accelerators processes may share; not asked where they need none, since it imports torch."""
+    if device == "cpu":
+        return 0
+    from reweigh.torch import devices
+
+    return devices.count()
+
+
+def _prepare(environment: dict[str, str], device: str, accelerators: int, started: Any) -> None:
+    """Set a worker process up: what a terminal sends is the parent's business, and there is no life without it.
+
+    `started` counts the processes of the pool.
+    """
     for stop in (signal.SIGINT, signal.SIGHUP):
         signal.signal(stop, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
-    prepare()
+    with started.get_lock():
+        number = started.value
+        started.value += 1
+    prepare(device, accelerators, number)
 
 
-def prepare() -> None:
-    """Set a process up for runs: one thread, and the same bits every time."""
+def prepare(device: str = "cpu", accelerators: int = 0, number: int = 0) -> None:
+    """Set a process up for runs: one thread, the same bits every time, and the device of the process of that number."""
     os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
     import torch
 
     torch.set_num_threads(1)
     # With the variable above, what `use_deterministic_algorithms` does, without loading a compiler few runs need.
     torch.set_deterministic_debug_mode("warn")
+    if device != "cpu":
+        from reweigh.bench.train.device import use_one_of
+
+        use_one_of(device, accelerators, number)
 
 
 def _end_with_parent() -> None:

@@ -1,8 +1,9 @@
 """Runs on a Ray cluster: the same plan and the same run directories, on as many machines as there are.
 
 Every machine must see the folder of runs and the data under the same paths (a shared file system). A group of runs is
-one task on one processor. A task whose process or machine dies is started again by Ray, and goes on from the run's
-checkpoint; a run that is finished is not done twice, because a task looks for `done` once it holds the run's lock.
+one task on one processor and, where GPUs are asked for, one GPU of the cluster. A task whose process or machine dies is
+started again by Ray, and resumes from the run's checkpoint; a run that is finished is not done twice, because a task
+looks for `done` once it holds the run's lock.
 """
 
 from __future__ import annotations
@@ -35,9 +36,16 @@ class RayWorkers:
         Folder of official data files, if one was given.
     address
         Of a running cluster, as `ray.init` takes it: `"auto"`, `"host:6379"`, `"ray://host:10001"`.
+    device
+        `"cpu"`; `"cuda"`, for which every task asks for one of the cluster's GPUs; or `"auto"`, which is `"cuda"` where
+        the cluster has GPUs.
     """
 
-    def __init__(self, jobs: int, data_root: Path | None = None, *, address: str | None = None) -> None:
+    def __init__(
+        self, jobs: int, data_root: Path | None = None, *, address: str | None = None, device: str = "cpu"
+    ) -> None:
+        if device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"Ray hands out GPUs itself: `--device` must be auto, cpu or cuda here, got {device!r}.")
         ray = _ray()
         passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         if data_root is not None:
@@ -55,8 +63,9 @@ class RayWorkers:
                 f"there is no Ray cluster at {address!r} that answers ({error}). Start one with `ray start --head`; if "
                 "it asks for a token, give this command the same RAY_AUTH_MODE and token."
             ) from error
-        self.jobs = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._task: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
+        resources = ray.cluster_resources()
+        self.device, self.jobs, asked = placement(device, int(resources.get("CPU", 1)), int(resources.get("GPU", 0)))
+        self._task: Any = ray.remote(max_retries=_RETRIES, **asked)(_work)
         self._refs: dict[Answer, Any] = {}
 
     def __enter__(self) -> RayWorkers:
@@ -71,15 +80,24 @@ class RayWorkers:
 
     def submit(self, group: Sequence[Spec], root: Path) -> Answer:
         """Give a group of runs to the cluster."""
-        ref = self._task.remote([spec.as_dict() for spec in group], str(root.resolve()))
+        ref = self._task.remote([spec.as_dict() for spec in group], str(root.resolve()), self.device)
         future: Answer = ref.future()
         self._refs[future] = ref
         future.add_done_callback(lambda done: self._refs.pop(done, None))
         return future
 
 
-def _work(specs: Sequence[dict[str, Any]], root: str) -> list[tuple[dict[str, Any], str]] | None:
-    prepare()
+def placement(device: str, processors: int, gpus: int) -> tuple[str, int, dict[str, int]]:
+    """The device of every task, how many run at once, and what each asks a cluster of that size for."""
+    if device == "cuda" and not gpus:
+        raise ValueError("the Ray cluster has no GPU, got `--device cuda`. Use auto or cpu, or add a machine with one.")
+    if device == "cpu" or not gpus:
+        return "cpu", max(1, processors), {"num_cpus": 1}
+    return "cuda", min(max(1, processors), gpus), {"num_cpus": 1, "num_gpus": 1}
+
+
+def _work(specs: Sequence[dict[str, Any]], root: str, device: str) -> list[tuple[dict[str, Any], str]] | None:
+    prepare(device)  # of all GPUs Ray shows a task its own
     return work(specs, root)
 
 

@@ -62,10 +62,10 @@ class Launched:
 
     jobs = 1
 
-    def __init__(self, data_root: Path | None = None) -> None:
+    def __init__(self, data_root: Path | None = None, *, device: str = "auto") -> None:
         if data_root is not None:
             os.environ["REWEIGH_DATA"] = str(data_root)
-        _set_up()
+        _set_up(device)
         # A thread of its own, so that progress is shown meanwhile.
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
 
@@ -83,11 +83,11 @@ class Launched:
         return self._pool.submit(_lead_all, list(group), root)
 
 
-def follow(data_root: Path | None = None) -> int:
+def follow(data_root: Path | None = None, *, device: str = "auto") -> int:
     """What every process but the first does: train whatever it begins, until there is nothing left."""
     if data_root is not None:
         os.environ["REWEIGH_DATA"] = str(data_root)
-    _set_up()
+    _set_up(device)
     while (begun := processes.broadcast(None)) is not None:
         run = Run(Spec.from_dict(begun["spec"]), Path(begun["root"]))
         for _ in _records(run, Writer(run)):
@@ -142,7 +142,7 @@ def _records(run: Run, writer: Writer) -> Any:
     return records_of(run, writer)
 
 
-def _set_up() -> None:
+def _set_up(device: str) -> None:
     prepare()
-    devices.use("auto")
+    devices.use(device)
     processes.join()

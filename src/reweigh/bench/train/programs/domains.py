@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
+from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import Program, Seen
@@ -130,18 +131,23 @@ class Schedule:
         Examples of *each* training domain in a step.
     selection
         The rule.
+    precision
+        Of the steps and of predictions: `"float32"`, or `"bfloat16"` for mixed precision.
     """
 
     steps: int
     check: int
     batch_size: int
     selection: Selection = "training domains"
+    precision: devices.Precision = "float32"
 
     def __post_init__(self) -> None:
         validate.whole("steps", self.steps, 1)
         validate.whole("check", self.check, 1)
         validate.whole("batch_size", self.batch_size, 2)
         validate.one_of("selection", self.selection, ("training domains", "oracle"))
+        # Algorithms add penalties to the loss, so there is no one place for the factor that float16 needs.
+        validate.one_of("precision", self.precision, ("float32", "bfloat16"))
         if self.steps % self.check:
             raise ValueError(f"`check` must divide `steps`, got {self.check} and {self.steps}.")
 
@@ -216,7 +222,7 @@ class Weigher:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One classification loss per example."""
-        return self.loss(outputs, targets)
+        return self.loss(widen(outputs), targets)
 
     def __call__(self, losses: Tensor, domain: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The number to descend, made of the losses of examples and the domain each belongs to."""
@@ -320,7 +326,8 @@ class LeaveOneOut(Program):
 
     def step(self, step: int) -> Seen | None:
         """One step of the algorithm; None if it classified nothing."""
-        self.learner.update(self._draw(), self.weigh)
+        with devices.autocast(self.device, self.schedule.precision):
+            self.learner.update(self._draw(), self.weigh)
         if self.averager is not None:
             self.averager.update(self.learner)
         weighed = self.weigh.collect()
@@ -372,7 +379,8 @@ class LeaveOneOut(Program):
         labels: list[Tensor] = []
         for i in range(0, len(order), batch):  # one batch at a time in memory
             x, y = pool.take(order[i : i + batch])
-            outputs.append(self.learner(x.to(self.device, non_blocking=True)))
+            with devices.autocast(self.device, self.schedule.precision):
+                outputs.append(widen(self.learner(x.to(self.device, non_blocking=True))))
             labels.append(y)
         return torch.cat(outputs).cpu(), torch.cat(labels)
 

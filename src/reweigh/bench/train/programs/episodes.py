@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import stack_module_state, vmap
 
 from reweigh import _validate as validate
+from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import Program, Seen
@@ -173,7 +174,7 @@ class Watch:
         was = model.training
         model.eval()
         pairs = [
-            (self.algorithm.outputs(model, episodes.to(self.device), self.tasks.ways).cpu(), episodes.query_y)
+            (widen(self.algorithm.outputs(model, episodes.to(self.device), self.tasks.ways)).cpu(), episodes.query_y)
             for episodes in self.tasks.pool(part)
         ]
         model.train(was)
@@ -214,6 +215,8 @@ class MetaLearning(Program):
         device: torch.device | None = None,
     ) -> None:
         validate.whole("steps", every, 1)
+        # The inner loop takes gradients too, so there is no one place for the factor that float16 needs.
+        validate.one_of("precision", training.precision, ("float32", "bfloat16"))
         self.tasks, self.algorithm, self.training, self.seeds, self.keeper = tasks, algorithm, training, seeds, keeper
         self.device = devices.current() if device is None else device
         self.module = model.to(self.device)
@@ -237,13 +240,15 @@ class MetaLearning(Program):
         (live,) = self.objectives
         episodes = self.tasks.draw(self._rng, self.training.batch_size).to(self.device)
         self.optimizer.zero_grad()
-        losses = self.algorithm.descend(self.module, episodes, self.tasks.ways, live)
+        with devices.autocast(self.device, self.training.precision):
+            losses = self.algorithm.descend(self.module, episodes, self.tasks.ways, live)
         self.optimizer.step()
         return Seen(losses, torch.ones_like(losses) if live.weights is None else live.weights)
 
     def evaluate(self, *, last: bool) -> Record:
         """Scores on the frozen pools."""
-        return self.watch.look(self.module, self.keeper, last=last)
+        with devices.autocast(self.device, self.training.precision):
+            return self.watch.look(self.module, self.keeper, last=last)
 
     def facts(self) -> Record:
         """What identifies the pools."""

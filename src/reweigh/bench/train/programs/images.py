@@ -49,8 +49,6 @@ class Extras:
         of a plain mean are the same.
     parallel
         `"ddp"` keeps a copy of the model on each process, `"fsdp"` a share of it (FSDP2).
-    compiled
-        Whether the model is compiled.
     save_every
         Steps between two checkpoints; a checkpoint is also kept after each epoch.
     """
@@ -61,7 +59,6 @@ class Extras:
     smoothing: float = 0.0
     floor: Literal["kept", "removed"] = "kept"
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    compiled: bool = False
     save_every: int = 500
 
     @property
@@ -114,6 +111,8 @@ class ImageTraining(Program):
         self.module = model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.model = self._parallel(self.module)
         self.optimizer = training.build(self.model.parameters())
+        self.loss_scale = devices.loss_scale(training.precision)
+        devices.unscale(self.optimizer, training.precision)
         if extras.clip:
             self.optimizer.register_step_pre_hook(self._clip)
         self.stepper = built.step.start(self.model)
@@ -142,7 +141,7 @@ class ImageTraining(Program):
             fully_shard(model)
         elif processes.world() > 1:
             model = DistributedDataParallel(model)
-        return torch.compile(model) if self.extras.compiled else model  # pyright: ignore[reportReturnType]
+        return torch.compile(model) if self.training.compiled else model  # pyright: ignore[reportReturnType]
 
     def _clip(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -19,8 +19,10 @@ from reweigh.bench.train.records import Record
 from reweigh.bench.train.schedule import Training
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import Built, Method
-from reweigh.torch.steps import Closure
+from reweigh.torch.steps import SAM, Closure, Plain
 
+#: Steps that take gradients for nothing but a direction before the optimiser sees them.
+_SCALED = (Plain, SAM)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
@@ -51,6 +53,8 @@ class Supervised(Program):
         self.task, self.training, self.augment = task, training, augment
         self.device = devices.current() if device is None else device
         self.module = model.to(self.device)
+        if training.compiled:
+            self.module.compile()  # in place: the names of parameters stay as they are
         self.units = len(task.x_train)
         self.noisy = task.noisy
         batch_size = min(training.batch_size, self.units)
@@ -62,7 +66,14 @@ class Supervised(Program):
         self.sampler = built.sampler.start(
             self.units, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train
         )
+        if training.precision == "float16" and not isinstance(built.step, _SCALED):
+            raise ValueError(
+                f"gradients in float16 need a factor on the loss, which the step of {method} has no place for. Use "
+                "bfloat16."
+            )
         self.optimizer = training.build(self.module.parameters())
+        self.loss_scale = devices.loss_scale(training.precision)
+        devices.unscale(self.optimizer, training.precision)
         self.stepper = built.step.start(self.module)
         self.average = None if built.average is None else built.average.start(self.module)
         self.nonfinite = Nonfinite(training.nonfinite, self.every)
@@ -101,7 +112,7 @@ class Supervised(Program):
             drawn = self.sampler.sample_weight(indices, losses.detach())
             groups = None if self.groups is None else self.groups[indices]
             # A regulariser that a model has of its own is not a unit's loss: it comes after weighting.
-            penalty: Tensor | float = getattr(self.module, "penalty", 0.0)
+            penalty: Tensor | float = getattr(self.module, "penalty", 0.0) * self.loss_scale
             if drawn is None:
                 return live(losses, own, groups=groups) + penalty
             # Correction factors make the estimate unbiased for the mean over the data, so the count divides it.

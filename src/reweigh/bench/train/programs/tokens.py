@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
@@ -73,6 +74,8 @@ class TokenTraining(Program):
         The learning rate of a step, and AdamW's decay.
     seeds
         Random streams.
+    precision, compiled
+        Of the forward pass, and whether the model is compiled.
     device
         Where to train; the process's own device unless given.
     """
@@ -87,13 +90,24 @@ class TokenTraining(Program):
         rate: Callable[[int], float],
         weight_decay: float,
         seeds: Seeds,
+        precision: devices.Precision = "float32",
+        compiled: bool = False,
         device: torch.device | None = None,
     ) -> None:
         self.device = devices.current() if device is None else device
         self.module = model.to(self.device)
+        if compiled:
+            self.module.compile()  # in place: the names of parameters stay as they are
+        self.precision: devices.Precision = precision
         self.objectives = [loss.live for loss in losses]
         self.steps, self.every, self.rate, self.seeds = steps, every, rate, seeds
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=rate(0), weight_decay=weight_decay)
+        self.loss_scale = devices.loss_scale(precision)
+        devices.unscale(self.optimizer, precision)
+
+    def context(self) -> AbstractContextManager[Any]:
+        """The precision of a forward pass."""
+        return devices.autocast(self.device, self.precision)
 
     @abstractmethod
     def loss(self, step: int) -> Tensor:
@@ -106,7 +120,7 @@ class TokenTraining(Program):
 
     def step(self, step: int) -> Seen:
         """One step on new text."""
-        with self.seeds.ambient(f"dropout {step}"):
+        with self.seeds.ambient(f"dropout {step}"), self.context():
             loss = self.loss(step)
         self.optimizer.zero_grad()
         loss.backward()

@@ -151,7 +151,6 @@ class RowNorm(nn.BatchNorm1d):
             input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
 
-
     def _noted(self, input: Tensor) -> Tensor:
         """The rows normalised, and taken into the mean over all batches; torch reads the count of those on the host."""
         mean, variance, batches = self.running_mean, self.running_var, self.num_batches_tracked
