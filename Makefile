@@ -41,10 +41,10 @@ demo: $(STAMPS)/demo ## does re-weighting help on embedded real data? progress, 
 	@$(BIN)/python -m reweigh compare --budget 80s --runs-dir demo
 
 test: $(STAMPS)/dev ## run all tests but the slow ones (what CI runs)
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not device"
 
 test-fast: $(STAMPS)/dev ## run the core's and the engine's tests, in under two minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes and not thorough" -q
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not device and not processes and not thorough" -q
 
 test-slow: $(STAMPS)/dev ## run the long tier
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow --timeout 3600
@@ -65,6 +65,10 @@ test-oldest: $(OLDEST)/stamps/ready ## test the lowest admitted versions, in an 
 	  -k "not (by_hand_also_under_accumulation and language and not masked)" --ignore tests/integrations/test_trl.py \
 	  tests/objectives tests/torch tests/test_method.py tests/test_monitor.py tests/test_weights.py tests/test_identities.py \
 	  tests/test_frameworks.py tests/bench/tables tests/bench/compare tests/bench/lab tests/bench/report tests/integrations
+
+# A process that has registered a device keeps it, so these tests have processes of their own.
+test-device: $(STAMPS)/dev ## run trainings, commands and estimators on a second device made of host memory
+	REWEIGH_SECOND_DEVICE=1 $(BIN)/python -m pytest -n $(WORKERS) -m device tests/device
 
 # TensorFlow brings 1.5 GB and its own pins, so it lives apart and outside the ordinary run.
 $(TENSORFLOW)/stamps/ready: pyproject.toml constraints.txt

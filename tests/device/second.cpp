@@ -109,6 +109,11 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::option
                                            dtype_on(guard.current_device(), dtype));
 }
 
+const Tensor& resize(const Tensor& x, c10::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  c10::DeviceGuard guard(x.device());
+  return at::native::resize_(x, size, format);
+}
+
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   auto there = on_host(to);
   there.copy_(on_host(from));
@@ -184,7 +189,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
-  m.impl("resize_", &at::native::resize_);
+  m.impl("resize_", &resize);
   m.impl("set_.source_Storage", &at::native::set_);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   m.impl("_copy_from", &copy_from);
@@ -205,6 +210,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(layer_norm, fp32)
   KERNEL_PRIVATEUSEONE(cross_entropy_loss, fp32)
   KERNEL_PRIVATEUSEONE(mse_loss, fp32)
 }

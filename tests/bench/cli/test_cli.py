@@ -107,7 +107,7 @@ def test_predictions_are_not_written_over_a_folder(tmp_path, capsys, monkeypatch
 
     class Model:
         @staticmethod
-        def load(folder):
+        def load(folder, **options):
             return Model()
 
         def predict(self, rows):

@@ -324,7 +324,15 @@ def _work_together(runs: Sequence[Run]) -> None:
 
 def summary(seconds: float, **more: Any) -> dict[str, Any]:
     """What `done` says of a run that took so long."""
-    return {"seconds": seconds, "finished": time.time(), "environment": environment(), **more}
+    from reweigh.bench.train.device import current, described
+
+    return {
+        "seconds": seconds,
+        "finished": time.time(),
+        "environment": environment(),
+        "device": described(current()),
+        **more,
+    }
 
 
 @contextlib.contextmanager
