@@ -1,4 +1,4 @@
-"""`--device`, `--precision` and `--compile`: refused in one sentence where they make no sense, else part of the plan."""
+"""`--device`, `--precision`, `--compile`: refused in one sentence where they make no sense, else part of the plan."""
 
 from __future__ import annotations
 
