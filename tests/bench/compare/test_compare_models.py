@@ -204,8 +204,12 @@ def test_rows_to_predict_may_be_few_reordered_and_have_new_categories(kept, tmp_
     [
         (lambda f: (f / "model.json").unlink(), "is not a model"),
         (lambda f: (f / "model.json").write_text("{"), "is damaged"),
-        (lambda f: (f / "weights.safetensors").write_bytes(b"\x80\x04pickle"), "cannot be read"),
-        (lambda f: (f / "weights.safetensors").unlink(), "cannot be read"),
+        (lambda f: (f / "weights.safetensors").write_bytes(b"\x80\x04pickle"), "hash does not match"),
+        (lambda f: (f / "weights.safetensors").unlink(), "is damaged .it is missing"),
+        (
+            lambda f: (f / "model.json").write_text((f / "model.json").read_text().replace("0.", "1.", 1)),
+            "hash does not",
+        ),
         (lambda f: (f / "model.json").write_text('{"format": 9}'), "format 9"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -71,6 +73,14 @@ def chromium(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def with_script(text: str, script: str) -> str:
+    """A page with a script at its end that its policy allows."""
+    own = script.strip().removeprefix("<script>").removesuffix("</script>")
+    digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+    text = text.replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
+    return text.replace("</body>", f"{script}</body>")
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
@@ -82,9 +92,20 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return report.write(collect(folder / "runs"), folder / "page.html")
 
 
+def test_no_script_runs_but_the_pages_own(page: Path):
+    """As if a name had been placed in the page as it is: the browser refuses to run it, or to load anything."""
+    copy = page.with_name("foreign.html")
+    foreign = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    copy.write_text(page.read_text().replace("</body>", foreign + "</body>"))
+    dom = chromium(page.parent, "--dump-dom", copy.as_uri())
+    assert "<title>owned</title>" not in dom
+    copy.write_text(copy.read_text().replace("Content-Security-Policy", "No-Policy"))
+    assert "<title>owned</title>" in chromium(page.parent, "--dump-dom", copy.as_uri())
+
+
 def test_controls_work(page: Path):
     copy = page.with_name("controls.html")
-    copy.write_text(page.read_text().replace("</body>", SCRIPT + "</body>"))
+    copy.write_text(with_script(page.read_text(), SCRIPT))
     dom = chromium(page.parent, "--window-size=1200,900", "--dump-dom", copy.as_uri())
     title = re.search(r"<title>(.*?)</title>", dom)
     assert title
@@ -111,9 +132,7 @@ def test_controls_work(page: Path):
 
 def test_everything_is_readable_without_scripts(page: Path):
     copy = page.with_name("plain.html")
-    copy.write_text(
-        re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S).replace("</body>", COUNT + "</body>")
-    )
+    copy.write_text(with_script(re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S), COUNT))
     dom = chromium(page.parent, "--dump-dom", copy.as_uri())
     assert "<title>18 18 0</title>" in dom
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from reweigh.bench import limits
 from reweigh.bench.catalogue.card import Array
 
 
@@ -26,10 +27,13 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
 
 
 def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    most = limits.most_unpacked(path.stat().st_size)
     if path.suffix in (".zip", ".whl"):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if not entry.is_dir() and wanted(entry.filename):
+                    if entry.file_size > most:
+                        raise limits.too_large(path, most)
                     yield entry.filename, archive.read(entry)
         return
     with path.open("rb") as file:
@@ -38,6 +42,8 @@ def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
             for entry in archive:
                 # Links are ignored: only a regular file holds its own bytes.
                 if entry.isreg() and wanted(entry.name):
+                    if entry.size > most:
+                        raise limits.too_large(path, most)
                     content = archive.extractfile(entry)
                     assert content is not None
                     yield entry.name, content.read()

@@ -17,6 +17,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
 from reweigh.bench.cli import devices, stops
+from reweigh.bench.cli.console import SafeConsole
 from reweigh.bench.cli.devices import Precision
 from reweigh.bench.cli.wrong_calls import check_folder, check_methods, wrong_call
 
@@ -40,13 +41,13 @@ def _run(arguments: Sequence[str]) -> int:
             return launch(arguments, nproc)
         return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
     except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted. The same command goes on from here.")
+        SafeConsole(stderr=True).print("Interrupted. The same command goes on from here.")
         return stops.INTERRUPTED
     except Exception as error:
         said = wrong_call(error)
         if said is None:
             raise
-        _plainly(Console(stderr=True), f"reweigh: {said}")
+        _plainly(SafeConsole(stderr=True), f"reweigh: {said}")
         return 2
 
 
@@ -127,7 +128,7 @@ def run(
 
         if int(os.environ["RANK"]) > 0:
             return launch.follow(data_root, device=device or "auto")
-    console = Console()
+    console = SafeConsole()
     check_methods(method)
     check_folder(runs_dir)
     changes = (*(_pair(text) for text in set), *devices.settings(recipe, precision, compile))
@@ -239,7 +240,7 @@ def compare_command(
 
     check_methods(method)
     check_folder(runs_dir)
-    console = Console()
+    console = SafeConsole()
     place = devices.chosen(device, precision, console)
     question = data_question(
         source,
@@ -288,7 +289,7 @@ def predict_command(
     """
     from reweigh.bench.cli import compare
 
-    console = Console()
+    console = SafeConsole()
     place = devices.chosen(device, precision, console)
     return compare.predict(model, rows, out, console, device=place, precision=precision)
 
@@ -325,7 +326,7 @@ def report_command(
             "on from here."
         )
     formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
-    console = Console()
+    console = SafeConsole()
     report.terminal(results, console)
     if out is None:
         _write_page(console, runs_dir / "report.html", lambda page: report.write(results, page))
@@ -347,7 +348,7 @@ def list_command(what: Positional[Literal["recipes", "methods", "data", "models"
     """
     from reweigh.bench.cli import listing
 
-    console = Console()
+    console = SafeConsole()
     if what == "methods":
         listing.show(listing.methods(console.width if console.is_terminal else None), console)
     else:
@@ -368,7 +369,7 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
 
     from reweigh.bench import catalogue
 
-    console = Console()
+    console = SafeConsole()
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task(f"getting {escape(name)}", total=None)
         ready = catalogue.get(name, lambda done, total: progress.update(bar, completed=done, total=total))

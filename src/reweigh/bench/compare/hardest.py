@@ -14,6 +14,7 @@ from reweigh.bench.compare.problem import Problem, parts_of
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.suspects import Ranking, suspects
+from reweigh.bench.spreadsheet import harmless_table
 from reweigh.method import method
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +86,7 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
             [frame, own[worst].rename(lambda name: f"{name} " if name in table else name)], how="horizontal"
         )
     text = io.StringIO()
-    frame.with_columns(_harmless(pl.col(pl.String))).write_csv(text)
+    harmless_table(frame).write_csv(text)
     write_atomically(path, text.getvalue())
     return ranking
 
@@ -116,8 +117,3 @@ def _weights(text: str, losses: Array) -> Array:
 
 def _height(problem: Problem) -> int:
     return len(problem.images.y) if problem.images is not None else problem.table[0].height
-
-
-def _harmless(cells: pl.Expr) -> pl.Expr:
-    """Text that a spreadsheet would take for a formula is marked as text."""
-    return pl.when(cells.str.contains(r"^[=+@\t\r-]")).then(pl.lit("'") + cells).otherwise(cells).name.keep()

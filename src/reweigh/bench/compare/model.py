@@ -3,7 +3,7 @@
 ```
 model/
     README.md            the model card, for people
-    model.json           what it is, what it was trained on, and how rows become numbers
+    model.json           what it is, what it was trained on, how rows become numbers, and the hash of every other file
     weights.safetensors  of a network
     booster.txt          of LightGBM (.json for XGBoost)
 ```
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,14 +28,16 @@ from torch import nn
 import reweigh
 from reweigh.bench import models, tables
 from reweigh.bench.catalogue.images import image_folder
-from reweigh.bench.compare import model_card, recipe
+from reweigh.bench.compare import booster_files, manifest, model_card, recipe
 from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.files import replacing, sync, temporary_name
 from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.lab.table import Table
 from reweigh.bench.recipes import _supervised as supervised
+from reweigh.bench.spreadsheet import harmless_table
 from reweigh.bench.tables import TableEncoder, TableError
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.device import Precision
@@ -47,9 +47,7 @@ from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import method
 
-#: Raised by one whenever what is written down changes its meaning.
-FORMAT = 1
-_WEIGHTS, _CARD = "weights.safetensors", "model.json"
+_WEIGHTS = "weights.safetensors"
 _BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json"}
 
 
@@ -86,7 +84,6 @@ def train_and_save(
     parts = with_test_rows(problem, parts_of(problem, spec.seed))
     task, preprocessing = deal(problem, parts)
     card = {
-        "format": FORMAT,
         "reweigh": reweigh.__version__,
         "data": problem.name,
         "kind": problem.kind,
@@ -98,17 +95,19 @@ def train_and_save(
         "expected": dict(expected),
         "preprocessing": _saved(preprocessing),
     }
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(folder)
+    temporary.mkdir()
     try:
         if settings.model in boosters.LIBRARIES:
             card |= _train_booster(settings, spec, table, task, temporary, progress)
         else:
             card |= _train_network(settings, spec, table, task, temporary, progress)
-        (temporary / _CARD).write_text(json.dumps(card, indent=1))
-        if evidence is not None:
+        manifest.write(temporary, card)
+        if evidence is not None:  # written for people, who may change it: it has no hash
             (temporary / model_card.FILE).write_text(model_card.text(card, evidence), encoding="utf-8")
+        for path in (*temporary.iterdir(), temporary):
+            sync(path)
         _replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -177,24 +176,19 @@ class Model:
         Raises
         ------
         TableError
-            If it is not a model, or one of a later version.
+            If it is not a model, is one of another version, or was damaged or made up.
         """
-        if not (folder / _CARD).is_file():
-            raise TableError(
-                f"{folder} is not a model: it has no {_CARD}. `reweigh compare` writes one and prints its path."
-            )
+        card = manifest.read(folder)
         try:
-            card = json.loads((folder / _CARD).read_text())
-            if card["format"] != FORMAT:
-                raise TableError(
-                    f"the model was written in format {card['format']!r}, and this version reads {FORMAT}. Train it "
-                    "again, or use the version it was made with."
-                )
+            manifest.check(card, tuple(recipe.NETWORKS.values()), boosters.LIBRARIES)
             preprocessing = _restored(card["preprocessing"])
+            _check_width(card, preprocessing)
             booster = card["model"] in boosters.LIBRARIES
             outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder, precision)
-        except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
-            raise TableError(f"{folder / _CARD} is damaged ({error!r}). Train the model again.") from None
+        except TableError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise manifest.damaged(folder / manifest.NAME, f"{type(error).__name__}: {_first(error)}") from None
         return cls(card=card, preprocessing=preprocessing, outputs=outputs)
 
     def predict(self, source: Path) -> pl.DataFrame:
@@ -231,18 +225,14 @@ class Model:
 
 def write_predictions(folder: Path, rows: Path, out: Path, *, precision: Precision = "float32") -> int:
     """Write a model's predictions for a file of rows, or a folder of images; returns how many there are."""
+    if out.suffix not in (".csv", ".tsv", "", ".parquet"):
+        raise ValueError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
     frame = Model.load(folder, precision=precision).predict(rows)
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
+    with replacing(out) as temporary:
         if out.suffix == ".parquet":
             frame.write_parquet(temporary)
-        elif out.suffix in (".csv", ".tsv", ""):
-            frame.write_csv(temporary, separator="\t" if out.suffix == ".tsv" else ",")
         else:
-            raise ValueError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
+            harmless_table(frame).write_csv(temporary, separator="\t" if out.suffix == ".tsv" else ",")
     return frame.height
 
 
@@ -250,14 +240,22 @@ def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    options = {"hidden": card["hidden"]} if card["hidden"] else {}
-    network: nn.Module = models.build(
-        card["model"], tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
-    )
+    def build() -> nn.Module:
+        options = {"hidden": card["hidden"]} if card["hidden"] else {}
+        return models.build(
+            card["model"], tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
+        )
+
+    path = folder / _WEIGHTS
     try:
-        network.load_state_dict(load_file(folder / _WEIGHTS))
-    except (SafetensorError, FileNotFoundError, RuntimeError) as error:
-        raise TableError(f"{folder / _WEIGHTS} cannot be read ({_first(error)}). Train the model again.") from None
+        with torch.device("meta"):  # shapes without memory
+            expected = {name: tuple(value.shape) for name, value in build().state_dict().items()}
+        if manifest.shapes_in(path) != expected:
+            raise ValueError("its tensors are not those of the model")
+        network = build()
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TableError(f"{path} cannot be read ({_first(error)}). Train the model again.") from None
     network.eval().to(devices.current())
 
     def outputs(x: Any) -> Any:
@@ -273,17 +271,18 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
         raise ImportError(f"the model needs {card['model']}: pip install 'reweigh[boosting]'.")
     if not path.is_file():
         raise TableError(f"{path} is missing. Train the model again.")
+    fits: dict[str, Any] = {"kind": card["kind"], "width": card["shape"][0], "classes": len(card["classes"])}
     try:
         if card["model"] == "lightgbm":
             import lightgbm
 
-            lgb = lightgbm.Booster(model_file=str(path))
+            lgb = lightgbm.Booster(model_str=booster_files.lightgbm_text(path, **fits))
             raw: Callable[[Any], Any] = lambda x: lgb.predict(x.numpy())  # noqa: E731
         else:
             import xgboost
 
             xgb = xgboost.Booster()
-            xgb.load_model(str(path))
+            xgb.load_model(booster_files.xgboost_json(path, **fits))
             raw = lambda x: xgb.predict(xgboost.DMatrix(x.numpy()))  # noqa: E731
     except Exception as error:  # each library has its own kind
         raise TableError(f"{path} cannot be read ({_first(error)}). Train the model again.") from None
@@ -308,14 +307,23 @@ def _restored(saved: Mapping[str, Any]) -> TableEncoder | Pixels:
     return TableEncoder.from_dict(saved["encoder"])
 
 
+def _check_width(card: Mapping[str, Any], preprocessing: TableEncoder | Pixels) -> None:
+    """What preprocessing makes of a row is what the model takes."""
+    size = getattr(preprocessing, "size", 0)
+    shape = [preprocessing.width] if isinstance(preprocessing, TableEncoder) else [3, size, size]
+    if card["shape"] != shape:
+        raise ValueError(f"rows have shape {shape}, and the model takes {card['shape']}")
+
+
 def _replace(new: Path, folder: Path) -> None:
     """Put a folder in the place of another; at no moment is there half a model."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    old = temporary_name(folder)
     if folder.exists():
         folder.replace(old)
     new.replace(folder)
+    sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _first(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:120]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

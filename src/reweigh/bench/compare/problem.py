@@ -19,6 +19,7 @@ from reweigh.bench import catalogue, draws, tables
 from reweigh.bench.catalogue.images import Dataset, image_folder
 from reweigh.bench.catalogue.tables import NamedTable
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
@@ -173,14 +174,13 @@ class Pixels:
 
 
 def hash_of(source: str) -> str:
-    """The hash of a file; of a folder, that of its files' names and sizes; empty for a name."""
+    """The hash of a file; of a folder, that of its files' names and contents; empty for a name."""
     path = Path(source)
     if path.is_file():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return sha256_of(path)[:16]
     if path.is_dir():
-        listing = "\n".join(f"{p.relative_to(path)} {p.stat().st_size}" for p in sorted(path.rglob("*")) if p.is_file())
-        return hashlib.sha256(listing.encode()).hexdigest()[:16]
+        listing = "\n".join(f"{p.relative_to(path)} {sha256_of(p)}" for p in sorted(path.rglob("*")) if p.is_file())
+        return hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return ""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import jinja2
@@ -47,17 +49,35 @@ def write(results: Sequence[Results], path: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"typeset": typeset, "breakable": breakable}
+    environment.filters |= {"typeset": typeset, "breakable": breakable, "without_folders": _without_folders}
+    script = (folder / "page.js").read_text()
     page = environment.get_template("page.html").render(
         experiments=[_experiment(one, f"e{i}") for i, one in enumerate(results)],
         style=(folder / "page.css").read_text(),
-        script=(folder / "page.js").read_text(),
+        script=script,
+        policy=_policy(script),
         mean_text=mean_text,
         baseline=plan.BASELINE,
         baseline_name=BASELINE_NAME,
     )
     write_atomically(path, page)
     return path
+
+
+def _policy(script: str) -> str:
+    """What a browser lets the page do: nothing comes from elsewhere, and no script runs but the page's own."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _without_folders(value: Any) -> Any:
+    """A setting for readers elsewhere: a path names its file alone, since folders tell who made the page."""
+    if isinstance(value, str) and (PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()):
+        return PureWindowsPath(value).name  # splits at slashes of both kinds
+    return value
 
 
 def _experiment(results: Results, key: str) -> dict[str, Any]:

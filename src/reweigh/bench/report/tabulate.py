@@ -14,6 +14,7 @@ from reweigh.bench.lab import stats
 from reweigh.bench.lab.results import ColumnResults, Results, RowResults
 from reweigh.bench.lab.stats import Conclusion, Difference
 from reweigh.bench.report.numbers import Look, Unit, looks, stand_ins, unit_of
+from reweigh.bench.spreadsheet import harmless
 from reweigh.method import method
 
 Format = Literal["markdown", "latex", "csv"]
@@ -234,7 +235,7 @@ def _csv_line(results: Results, column: ColumnResults, look: Look, entry: Entry 
         *compared,
         *(entry.conclusion, entry.paper, column.column.stand_in),
     ]
-    return ["" if value is None else value for value in line]
+    return ["" if v is None else harmless(v) if isinstance(v, str) else v for v in line]
 
 
 def _escape_markdown(text: str) -> str:

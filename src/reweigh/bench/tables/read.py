@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import io
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
+from reweigh.bench import limits
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, listed, quoted
 
@@ -24,6 +23,8 @@ LEAST_ROWS = 20
 Format = Literal["text", "parquet", "arrow", "arrow stream"]
 
 _SEPARATORS = (",", ";", "\t")
+#: Columns compress better than text: so much may Parquet and Arrow files grow, and so many bytes has a cell at least.
+_COLUMNAR_TIMES, _COLUMNAR_LEAST, _CELL = 200, 1 << 30, 8
 #: The first bytes of files that are not tables, what these are and what to do with them.
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive or an Excel workbook, not a table. Save the sheet as CSV, or unpack the archive",
@@ -122,10 +123,21 @@ def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFra
         names = lazy.collect_schema().names()
         # By position: a name may be "*" or look like a pattern, which polars would follow.
         wanted = [position for position, name in enumerate(names) if name not in skip]
-        return values.table(values.clean(lazy.select(pl.nth(i)).collect().to_series()) for i in wanted)
+        most = limits.most_unpacked(path.stat().st_size, times=_COLUMNAR_TIMES, least=_COLUMNAR_LEAST)
+        # One value repeated a billion times is a few bytes in such a file: count before anything is unpacked.
+        if lazy.select(pl.len()).collect().item() * len(wanted) * _CELL > most:
+            raise TableError(str(limits.too_large(path, most)))
+        return values.table(_checked(lazy.select(pl.nth(i)).collect().to_series(), path, most) for i in wanted)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         details = " ".join(str(error).split())[:100]
         raise TableError(f"{path} is damaged ({details}). Save or download it again.") from None
+
+
+def _checked(column: pl.Series, path: Path, most: int) -> pl.Series:
+    """A column cleaned, unless its cells share one long text, which cleaning would write out for each of them."""
+    if values.is_text(column) and (column.str.len_bytes().sum() or 0) > most:
+        raise TableError(str(limits.too_large(path, most)))
+    return values.clean(column)
 
 
 def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
@@ -150,13 +162,14 @@ def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
 
 
 def _uncompressed(path: Path) -> bytes:
-    content = path.read_bytes()
-    if not content.startswith(b"\x1f\x8b"):
-        return content
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if not packed:
+        return path.read_bytes()
     try:
-        content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error):
-        raise TableError(f"{path} is gzip-compressed and damaged. Save or download it again.") from None
+        content = limits.gunzip(path)
+    except ValueError as error:
+        raise TableError(str(error)) from None
     if not content:
         raise TableError(f"{path} is empty once unpacked. Save or download it again.")
     return content

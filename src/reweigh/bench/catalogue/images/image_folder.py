@@ -24,6 +24,8 @@ CARD = DataCard(
     official="images into DATA_ROOT/FOLDER/train/CLASS/ and DATA_ROOT/FOLDER/test/CLASS/, or DATA_ROOT/FOLDER/CLASS/, "
     "and name it image_folder:folder=FOLDER.",
 )
+#: Pixels of an image: at most so many, and beyond an eighth of that at most so many for each byte of its file.
+_MOST_PIXELS, _PIXELS_PER_BYTE = 80_000_000, 200
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 
 
@@ -89,11 +91,22 @@ def _images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*/*") if path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
+def _check_size(path: Path, width: int, height: int) -> None:
+    """Refuse an image before it is unpacked whose size no camera makes, or that is far too large for its file."""
+    most = min(_MOST_PIXELS, max(_MOST_PIXELS // 8, _PIXELS_PER_BYTE * path.stat().st_size))
+    if width * height > most:
+        raise ValueError(
+            f"{path} has {width} × {height} pixels, and an image of its size in bytes may have at most {most}. Remove "
+            "it or scale it down."
+        )
+
+
 def _pixels(path: Path, size: int, grey: bool) -> Array:
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
+            _check_size(path, *image.size)
             scaled = image.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         # Pillow reports what is wrong with a torn or monstrous file, but not which file it is.
