@@ -35,9 +35,12 @@ class Language:
         Of the transformer.
     batch_size, steps, every
         Sequences per step, steps of the training, and steps between two looks at held-out text.
-    lr, warmup, schedule, weight_decay
-        AdamW's peak rate; the share of steps over which it rises; what it does then: `"cosine"` to zero, or `"rsqrt"`,
-        falling with the root of the step; decoupled weight decay.
+    lr, warmup, schedule, weight_decay, clip
+        AdamW's peak rate; the share of steps over which it rises; what it does then: `"cosine"` or `"linear"` to zero,
+        or `"rsqrt"`, falling with the root of the step; decoupled weight decay; the norm that gradients are clipped to,
+        0 for none.
+    tied
+        Whether the last layer is the embedding of the tokens, turned round.
     level
         Whether a token or a sequence is a unit.
     held
@@ -58,15 +61,18 @@ class Language:
     every: int = 20
     lr: float = 3e-3
     warmup: float = 0.1
-    schedule: Literal["cosine", "rsqrt"] = "cosine"
+    schedule: Literal["cosine", "linear", "rsqrt"] = "cosine"
     weight_decay: float = 0.1
+    clip: float = field(default=0.0, metadata=LATER)
+    tied: bool = False
     level: Level = "token"
     held: int = 32
     precision: Precision = field(default="float32", metadata=LATER)
     compiled: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
-        validate.one_of("schedule", self.schedule, ("cosine", "rsqrt"))
+        validate.one_of("schedule", self.schedule, ("cosine", "linear", "rsqrt"))
+        validate.non_negative("clip", self.clip)
         validate.one_of("level", self.level, ("token", "sequence"))
         validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
         validate.whole("every", self.every, 1)
@@ -74,14 +80,8 @@ class Language:
 
     def training(self) -> dict[str, Any]:
         """What `TokenTraining` takes of these."""
-        return {
-            "steps": self.steps,
-            "every": self.every,
-            "rate": self.rate,
-            "weight_decay": self.weight_decay,
-            "precision": self.precision,
-            "compiled": self.compiled,
-        }
+        names = ("steps", "every", "rate", "weight_decay", "clip", "precision", "compiled")
+        return {name: getattr(self, name) for name in names}
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -90,7 +90,8 @@ class Language:
             return self.lr * (step + 1) / rising
         if self.schedule == "rsqrt":
             return self.lr * math.sqrt(rising / (step + 1))
-        return self.lr * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(self.steps - rising, 1.0)))
+        done = (step - rising) / max(self.steps - rising, 1.0)
+        return self.lr * (1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
 @functools.cache

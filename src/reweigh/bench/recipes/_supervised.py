@@ -34,7 +34,10 @@ _BATCHED_MODELS = ("mlp", "linear")
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Settings that every supervised recipe has; the fields of `Training` are passed on to it."""
+    """Settings that every supervised recipe has; the fields of `Training` are passed on to it.
+
+    With `augment`, images are shifted and mirrored at random, and half of them lose a square of `cutout` pixels a side.
+    """
 
     data: str = "digits"
     model: str = "mlp"
@@ -48,8 +51,10 @@ class Supervised:
     epochs: int = 40
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
     milestones: tuple[float, ...] = (0.8, 0.9)
+    decay: float = field(default=0.1, metadata=LATER)
     warmup: float = 0.0
     augment: bool = False
+    cutout: int = field(default=0, metadata=LATER)
     precision: Precision = "float32"
     validation: float = 0.2
     #: Training examples to draw before anything else is done to them; 0 takes all.
@@ -84,7 +89,7 @@ def recipe(make_task: MakeTask) -> Hooks:
             model = build(settings, task, method)
         if settings.model not in _BATCHED_MODELS:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        augment = Augment() if settings.augment else None
+        augment = Augment(cutout=settings.cutout) if settings.augment else None
         program = Program(task, model, method, settings.training(), seeds, augment=augment)
         return fit(program, writer, scale=scale)
 

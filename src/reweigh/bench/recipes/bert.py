@@ -7,11 +7,15 @@ accuracies of 71.31 and 98.01 (plain), 71.35 and 98.92 (RGD).
 
     reweigh run bert --preset smoke             # seconds: a toy model on texts that come with scikit-learn
     reweigh data get sotu && reweigh run bert   # the cpu preset: ten minutes of one core
-    reweigh run bert --preset paper             # BERT-base, on IMDB for want of its corpora: GPUs and weeks
+    reweigh run bert --preset paper             # BERT-base, on IMDB in the place of its corpora: GPUs and weeks
 
 The `cpu` preset: speeches on the State of the Union; 300 tokens learnt from the training speeches, hardly more than
 bytes; 2 layers of width 64, pairs of 64 tokens, 16 a step, 800 steps; five seeds, and three trials for each row. So
 small a model learns how words are spelt; which passage follows is beyond it, and its NSP accuracy stays at guessing.
+
+The `paper` preset is BERT-base as published: normalisation after each part, the last layer tied to the embedding,
+linear decay after 10 000 steps, gradients clipped at 1. It departs in that sequences have 512 tokens throughout, weight
+decay is for all parameters, and attention weights are not dropped out.
 
 Masking is BERT's: 15 % of the tokens are to be guessed, of which 80 % are replaced by a mask, 10 % by another token and
 10 % left. Held-out pairs are masked once, the same for every run.
@@ -53,9 +57,12 @@ class Settings(Language):
     ----------
     masked
         Share of tokens to guess.
+    post_norm
+        Whether layers are normalised after each part, as in BERT, and not before.
     """
 
     masked: float = 0.15
+    post_norm: bool = False
 
 
 PRESETS = {
@@ -85,7 +92,11 @@ PRESETS = {
         every=5000,
         lr=1e-4,
         warmup=0.022,
+        schedule="linear",
         weight_decay=0.01,
+        clip=1.0,
+        tied=True,
+        post_norm=True,
         held=2000,
     ),
 }
@@ -145,10 +156,13 @@ class Encoder(nn.Module):
             causal=False,
             dropout=settings.dropout,
             segments=2,
+            post_norm=settings.post_norm,
         )
         width = settings.width
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
         self.tokens = nn.Linear(width, vocabulary)
+        if settings.tied:
+            self.tokens.weight = self.body.tokens.weight
         self.pooler = nn.Sequential(nn.Linear(width, width), nn.Tanh())
         self.next = nn.Linear(width, 2)
 

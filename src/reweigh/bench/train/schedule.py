@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,6 +25,9 @@ class Training:
         Peak learning rate.
     momentum, nesterov, weight_decay
         As in torch's optimisers.
+    decayed
+        What `weight_decay` is for: `"all"` parameters, or `"kernels"`, the weights of linear layers and convolutions
+        and neither biases nor normalisation, tokens or positions.
     batch_size, epochs
         Sizes of a step and of the whole.
     schedule
@@ -47,6 +49,7 @@ class Training:
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
+    decayed: Literal["all", "kernels"] = "all"
     batch_size: int = 64
     epochs: int = 10
     schedule: Literal["constant", "cosine", "steps"] = "constant"
@@ -59,6 +62,7 @@ class Training:
 
     def __post_init__(self) -> None:
         validate.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
+        validate.one_of("decayed", self.decayed, ("all", "kernels"))
         validate.one_of("schedule", self.schedule, ("constant", "cosine", "steps"))
         validate.one_of("nonfinite", self.nonfinite, ("propagate", "skip", "raise"))
         validate.one_of("precision", self.precision, ("float32", "bfloat16", "float16"))
@@ -77,8 +81,9 @@ class Training:
             return self.decay ** sum(done >= milestone for milestone in self.milestones)
         return 1.0
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser over these parameters."""
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser over a model's parameters."""
+        parameters: Any = model.parameters() if self.decayed == "all" else _kernels_apart(model)
         if self.optimizer == "sgd":
             return torch.optim.SGD(
                 parameters,
@@ -89,3 +94,13 @@ class Training:
             )
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+
+def _kernels_apart(model: nn.Module) -> list[dict[str, Any]]:
+    """Parameters that decay, and those that do not."""
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    kernels = {id(module.weight) for module in model.modules() if isinstance(module, kinds)}
+    parts: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in model.parameters():
+        parts[id(parameter) in kernels].append(parameter)
+    return [{"params": parts[True]}, {"params": parts[False], "weight_decay": 0.0}]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from reweigh.bench.catalogue.texts import TextPart
+from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.recipes import glue
 from reweigh.bench.train.text_encoder import RANDOM, TextEncoder, collate, cut
@@ -168,6 +169,13 @@ def test_draws_are_disjoint_and_as_large_as_asked():
     assert len(glue.draw(dataclasses.replace(settings, rows=0), 30, Seeds(0))[0]) == 25
     with pytest.raises(ValueError, match="`validation` must be less than the 5"):
         glue.draw(settings, 5, Seeds(0))
+
+
+def test_small_tasks_keep_nine_tenths_of_their_texts():
+    """RTE has 2,490 training texts, of which 2,000 were held out before; MNLI has plenty."""
+    paper = glue.PRESETS["paper"]
+    sizes = {rows: tuple(map(len, glue.draw(paper, rows, Seeds(0)))) for rows in (2_490, 392_702)}
+    assert sizes == {2_490: (2_241, 249), 392_702: (390_702, 2_000)}
 
 
 def test_a_factor_on_the_loss_is_taken(tmp_path):

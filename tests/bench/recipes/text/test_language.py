@@ -16,7 +16,9 @@ from synthetic_runs import results_of
 
 import reweigh
 from reweigh.bench.catalogue.texts import Corpus
+from reweigh.bench.lab import plan
 from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.models.blocks.block import Block
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes import bert, gpt
 from reweigh.bench.recipes._figures.tokens import token_view
@@ -128,6 +130,68 @@ def test_rates_rise_and_fall():
 
 
 # --- models ---
+
+
+def test_linear_decay_by_hand():
+    settings = bert.Settings(steps=100, every=10, warmup=0.2, lr=1.0, schedule="linear")
+    assert [settings.rate(step) for step in (0, 9, 19, 20, 60, 99)] == pytest.approx([0.05, 0.5, 1, 1, 0.5, 1 / 80])
+
+
+def test_post_norm_is_torchs_encoder_layer():
+    """BERT's layer against torch's own with norm_first=False."""
+    torch.manual_seed(0)
+    ours = Block(8, 2, post_norm=True).double().eval()
+    theirs = torch.nn.TransformerEncoderLayer(
+        8, 2, dim_feedforward=32, dropout=0.0, activation="gelu", batch_first=True, norm_first=False
+    ).double().eval()  # fmt: skip
+    pairs = {
+        "self_attn.in_proj_weight": ours.qkv.weight, "self_attn.in_proj_bias": ours.qkv.bias,
+        "self_attn.out_proj.weight": ours.out.weight, "self_attn.out_proj.bias": ours.out.bias,
+        "linear1.weight": ours.up.weight, "linear1.bias": ours.up.bias,
+        "linear2.weight": ours.down.weight, "linear2.bias": ours.down.bias,
+        "norm1.weight": ours.norm1.weight, "norm1.bias": ours.norm1.bias,
+        "norm2.weight": ours.norm2.weight, "norm2.bias": ours.norm2.bias,
+    }  # fmt: skip
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_(std=0.5)
+    theirs.load_state_dict(pairs)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_the_papers_bert_is_bert():
+    paper = bert.PRESETS["paper"]
+    assert (paper.post_norm, paper.tied, paper.schedule, paper.clip) == (True, True, "linear", 1.0)
+    small = dataclasses.replace(paper, depth=1, width=8, heads=2, length=16)
+    model = bert.Encoder(small, 40).eval()
+    assert model.tokens.weight is model.body.tokens.weight
+    assert model.tokens.bias is not None
+    hidden = model.body(torch.arange(6)[None], torch.zeros(1, 6, dtype=torch.long))
+    torch.testing.assert_close(hidden.mean(-1), torch.zeros(1, 6), atol=1e-5, rtol=0)  # a layer ends normalised
+
+
+def test_gradients_are_clipped_to_their_norm(tmp_path, monkeypatch):
+    norms = []
+    step = torch.optim.AdamW.step
+
+    def noting(optimizer, *arguments):
+        gradients = [p.grad.flatten() for group in optimizer.param_groups for p in group["params"]]
+        norms.append(float(torch.cat(gradients).norm()))
+        return step(optimizer, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noting)
+    settings = dataclasses.replace(bert.PRESETS["smoke"], **SMALL, clip=0.01)
+    run_of(bert, settings, "mean", tmp_path)
+    assert norms == pytest.approx([0.01] * 12, rel=1e-3)
+
+
+def test_gpt_keeps_the_papers_tau_and_tunes_rates():
+    table = gpt.table("paper")
+    settings = dataclasses.asdict(gpt.PRESETS["paper"])
+    trials = [s for s in plan.tuning(plan.Question(recipe="gpt", table=table, settings=settings)) if s.label == "rgd"]
+    assert {spec.method for spec in trials} == {"rgd"}
+    assert len({spec.settings["lr"] for spec in trials}) == len(trials) > 1
 
 
 def test_a_causal_model_does_not_see_ahead():

@@ -1,4 +1,4 @@
-"""A layer of a transformer: attention, causal or not, and a perceptron, normalised beforehand."""
+"""A layer of a transformer: attention, causal or not, and a perceptron, normalised before or after."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ class Block(nn.Module):
         Whether a position sees only itself and those before it.
     drop
         Applied to what each part adds, such as dropout; nothing is applied if not given.
+    post_norm
+        Whether the sum is normalised after each part, as in BERT, and not what a part sees.
     """
 
-    def __init__(self, width: int, heads: int, *, causal: bool = False, drop: nn.Module | None = None) -> None:
+    def __init__(
+        self, width: int, heads: int, *, causal: bool = False, drop: nn.Module | None = None, post_norm: bool = False
+    ) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.post_norm = heads, causal, post_norm
         self.norm1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -32,8 +36,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The tokens with what each part adds; `mask` marks the positions that are seen."""
+        if self.post_norm:
+            x = self.norm1(x + self.drop(self._attend(x, mask)))
+            return self.norm2(x + self.drop(self._perceptron(x)))
         x = x + self.drop(self._attend(self.norm1(x), mask))
-        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+        return x + self.drop(self._perceptron(self.norm2(x)))
+
+    def _perceptron(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
 
     def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         batch, tokens, width = x.shape

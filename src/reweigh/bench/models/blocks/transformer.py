@@ -10,7 +10,7 @@ from reweigh.bench.models.blocks.block import Block
 
 
 class Transformer(nn.Module):
-    """Tokens in, hidden states out: learnt positions, `depth` layers, a last normalisation.
+    """Tokens in, hidden states out: learnt positions, `depth` layers, and a last normalisation or a first.
 
     Parameters
     ----------
@@ -24,6 +24,9 @@ class Transformer(nn.Module):
         Share of what each part of a layer adds that is dropped in training.
     segments
         Number of kinds of segments; 0 for none.
+    post_norm
+        Whether layers are normalised after each part, as in BERT. The embeddings are then normalised too, and dropped
+        out, and there is no last normalisation.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Transformer(nn.Module):
         causal: bool,
         dropout: float = 0.0,
         segments: int = 0,
+        post_norm: bool = False,
     ) -> None:
         super().__init__()
         for name, value in (("depth", depth), ("width", width), ("heads", heads)):
@@ -46,8 +50,10 @@ class Transformer(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
         self.segments = nn.Embedding(segments, width) if segments else None
-        self.blocks = nn.ModuleList(Block(width, heads, causal=causal, drop=nn.Dropout(dropout)) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, causal=causal, drop=nn.Dropout(dropout), post_norm=post_norm) for _ in range(depth)
+        )
+        self.norm, self.drop, self.post_norm = nn.LayerNorm(width), nn.Dropout(dropout), post_norm
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
@@ -59,7 +65,9 @@ class Transformer(nn.Module):
         x = self.tokens(ids) + self.positions[: ids.shape[1]]
         if self.segments is not None and segments is not None:
             x = x + self.segments(segments)
+        if self.post_norm:
+            x = self.drop(self.norm(x))
         seen = None if mask is None else mask[:, None, None, :]
         for block in self.blocks:
             x = block(x, seen)
-        return self.norm(x)
+        return x if self.post_norm else self.norm(x)

@@ -222,7 +222,7 @@ class MetaLearning(Program):
         self.module = model.to(self.device)
         self.every, self.steps = every, every * training.epochs
         self.objectives = (LiveObjective(objective_of(method, algorithm, self.steps)),)
-        self.optimizer = training.build(self.module.parameters())
+        self.optimizer = training.build(self.module)
         self.watch = Watch(tasks, algorithm, self.device)
 
     def epoch(self, number: int) -> AbstractContextManager[Any]:

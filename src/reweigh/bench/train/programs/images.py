@@ -110,7 +110,7 @@ class ImageTraining(Program):
         self.objectives = (LiveObjective(built.objective),)
         self.module = model.to(self.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.model = self._parallel(self.module)
-        self.optimizer = training.build(self.model.parameters())
+        self.optimizer = training.build(self.model)
         self.loss_scale = devices.loss_scale(training.precision)
         devices.unscale(self.optimizer, training.precision)
         if extras.clip:

@@ -71,7 +71,7 @@ class Supervised(Program):
                 f"gradients in float16 need a factor on the loss, which the step of {method} has no place for. Use "
                 "bfloat16."
             )
-        self.optimizer = training.build(self.module.parameters())
+        self.optimizer = training.build(self.module)
         self.loss_scale = devices.loss_scale(training.precision)
         devices.unscale(self.optimizer, training.precision)
         self.stepper = built.step.start(self.module)

@@ -70,8 +70,8 @@ class TokenTraining(Program):
         The losses that `loss` adds up; what the first one weighs is recorded.
     steps, every
         Steps of the training, and steps between two looks at held-out text.
-    rate, weight_decay
-        The learning rate of a step, and AdamW's decay.
+    rate, weight_decay, clip
+        The learning rate of a step, AdamW's decay, and the norm that gradients are clipped to; 0 for none.
     seeds
         Random streams.
     precision, compiled
@@ -89,6 +89,7 @@ class TokenTraining(Program):
         every: int,
         rate: Callable[[int], float],
         weight_decay: float,
+        clip: float = 0.0,
         seeds: Seeds,
         precision: devices.Precision = "float32",
         compiled: bool = False,
@@ -100,7 +101,7 @@ class TokenTraining(Program):
             self.module.compile()  # in place: the names of parameters stay as they are
         self.precision: devices.Precision = precision
         self.objectives = [loss.live for loss in losses]
-        self.steps, self.every, self.rate, self.seeds = steps, every, rate, seeds
+        self.steps, self.every, self.rate, self.clip, self.seeds = steps, every, rate, clip, seeds
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=rate(0), weight_decay=weight_decay)
         self.loss_scale = devices.loss_scale(precision)
         devices.unscale(self.optimizer, precision)
@@ -124,6 +125,8 @@ class TokenTraining(Program):
             loss = self.loss(step)
         self.optimizer.zero_grad()
         loss.backward()
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
         self.optimizer.step()
         weights = [live.weights for live in self.objectives if live.weights is not None]
         first = self.objectives[0].losses
