@@ -14,7 +14,19 @@ import reweigh
 ROOT = Path(reweigh.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 #: Each room may import itself and those before it.
-ORDER = ["_array", "_validate", "weights", "objectives", "method", "monitor", "post", "torch", "integrations", "bench"]
+ORDER = [
+    "_array",
+    "_validate",
+    "_cards",
+    "weights",
+    "objectives",
+    "method",
+    "monitor",
+    "post",
+    "torch",
+    "integrations",
+    "bench",
+]
 #: Rooms on one floor do not see each other.
 APART = [("method", "monitor"), ("monitor", "method")]
 #: Who may name a framework at import time.

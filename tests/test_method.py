@@ -1,5 +1,8 @@
 """Method texts and the values they stand for."""
 
+import importlib
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh
-from reweigh.method import ALIASES, SLOTS, Context, Method, cards, method, names
+from reweigh.method import ALIASES, SLOTS, Context, Method, cards, method, names, parameters
 from reweigh.torch.losses import BCE, ClassBalanced, Focal
 from reweigh.torch.steps import L2RW, RECOVER, SAM, FineTune, Projected
 
@@ -21,6 +24,18 @@ def test_every_file_of_every_slot_is_a_method_with_a_card():
             assert card.summary.endswith((".", "!")) or card.summary, name
             assert set(card.search) <= set(card.defaults), name
             assert card.missing is None
+
+
+@pytest.mark.parametrize("slot", [slot for slot in SLOTS if slot != "objective"])
+def test_a_card_read_from_the_source_is_that_of_the_class(slot):
+    for card in (card for card in cards() if card.slot == slot):
+        module = importlib.import_module(f"{SLOTS[slot]}.{card.name}")
+        kind = getattr(module, module.__all__[0])
+        assert card.summary == inspect.getdoc(kind).partition("\n")[0]
+        assert (card.search, card.cost) == (kind.search, kind.cost)
+        assert list(card.defaults) == list(parameters(kind))
+        for name, parameter in parameters(kind).items():
+            assert str(card.defaults[name]) == str(parameter.default), (card.name, name)
 
 
 def test_the_name_is_the_function_whatever_was_imported_first():

@@ -17,11 +17,13 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from reweigh._cards import packages, read_card
 from reweigh.objectives._base import Objective
 from reweigh.objectives.rgd import RGD
 from reweigh.weights import KL, ChiSquare, ReverseKL, WeightFunction
@@ -287,10 +289,11 @@ def _import(module: str) -> Any:
         if error.name and error.name.split(".")[0] == "reweigh":
             raise
         extra = "torch" if module.startswith("reweigh.torch") else (error.name or "").split(".")[0]
-        raise ImportError(
-            f"{module.rsplit('.', 1)[-1]!r} needs {error.name}, which is not installed. "
-            f'Install it with: pip install "reweigh[{extra}]"'
-        ) from error
+        raise ImportError(_not_installed(module.rsplit(".", 1)[-1], error.name, extra)) from error
+
+
+def _not_installed(name: str, package: str | None, extra: str | None) -> str:
+    return f'{name!r} needs {package}, which is not installed. Install it with: pip install "reweigh[{extra}]"'
 
 
 def _split(text: str) -> list[str]:
@@ -416,12 +419,13 @@ def _bind(value: Any, context: Context) -> Any:
 
 
 def _card(slot: str, name: str) -> Card:
-    try:
-        _, kind = _find(name)
-    except ImportError as error:
-        return Card(
-            slot=slot, name=name, summary="", defaults={}, search={}, separable=None, cost="", missing=str(error)
-        )
+    if slot != "objective":  # a listing does not wait for a framework, and does without it
+        path = _folder(slot) / f"{name}.py"
+        needed = sorted(packages(path) | ({"torch"} if SLOTS[slot].startswith("reweigh.torch") else set()))
+        absent = next((package for package in needed if find_spec(package) is None), None)
+        missing = None if absent is None else _not_installed(name, absent, absent)
+        return Card(slot=slot, name=name, separable=None, missing=missing, **read_card(path)._asdict())
+    _, kind = _find(name)
     defaults = {key: parameter.default for key, parameter in parameters(kind).items()}
     return Card(
         slot=slot,
@@ -429,10 +433,6 @@ def _card(slot: str, name: str) -> Card:
         summary=(inspect.getdoc(kind) or "").partition("\n")[0],
         defaults=defaults,
         search=getattr(kind, "search", {}),
-        separable=_separable(kind) if slot == "objective" else None,
+        separable=bool(kind().separable),
         cost=getattr(kind, "cost", ""),
     )
-
-
-def _separable(kind: type[Any]) -> bool:
-    return bool(kind().separable)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from reweigh.bench.errors import MissingPackageError, UserError
+
 
 def listing(folder: Path) -> list[str]:
     """The names a folder offers: its Python files, except those that start with an underscore."""
@@ -35,7 +37,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     for item in filter(None, (piece.strip() for piece in rest.split(","))):
         key, equals, raw = (part.strip() for part in item.partition("="))
         if not (key and equals):
-            raise ValueError(f"options are written name:key=value,key=value, got {item!r} in {text!r}.")
+            raise UserError(f"options are written name:key=value,key=value, got {item!r} in {text!r}.")
         options[key] = _value(raw)
     return name.strip(), options
 
@@ -44,13 +46,13 @@ def module(package: str, folder: Path, name: str, what: str) -> ModuleType:
     """The file of this name, imported; the error for an unknown name lists similar ones."""
     known = listing(folder)
     if name not in known:
-        raise ValueError(f"there is no {what} named {name!r}. {near(name, known)}")
+        raise UserError(f"there is no {what} named {name!r}. {near(name, known)}")
     try:
         return importlib.import_module(f"{package}.{name}")
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "reweigh":
             raise
-        raise ImportError(
+        raise MissingPackageError(
             f'{name!r} needs {error.name}, which is not installed. Install it with: pip install "reweigh[bench]"'
         ) from error
 
@@ -68,7 +70,7 @@ def check_options(name: str, function: Callable[..., Any], options: Collection[s
     known = list(defaults(function))
     for option in options:
         if option not in known:
-            raise ValueError(f"{name!r} has no option {option!r}. {near(option, known)}")
+            raise UserError(f"{name!r} has no option {option!r}. {near(option, known)}")
 
 
 def defaults(function: Callable[..., Any]) -> dict[str, Any]:

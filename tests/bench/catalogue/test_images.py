@@ -373,7 +373,7 @@ def test_image_folder_without_a_split(tmp_path):
 def test_image_folder_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"image_folder:folder=FOLDER"):
         catalogue.load("image_folder:folder=nowhere", root=tmp_path)
-    with pytest.raises(TypeError, match=r"`folder` must be text, got 2024. Quote it"):
+    with pytest.raises(ValueError, match=r"`folder` must be text, got 2024. Quote it"):
         catalogue.load("image_folder:folder=2024", root=tmp_path)
     with pytest.raises(ValueError, match="must lie under the data root"):
         catalogue.load("image_folder:folder=../x", root=tmp_path)

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ def test_every_method_and_recipe_is_listed(capsys, monkeypatch):
         (["run", "longtail", "--method", "rgf"], "Did you mean 'rgd'"),
         (["run", "longtail", "--set", "imbalanc=3"], "no setting named 'imbalanc'"),
         (["run", "longtail", "--set", "imbalance"], "key=value"),
+        (["run", "longtail", "--set", "epochs=many"], "`--set epochs=many`: invalid literal for int()"),
+        (["run", "longtail", "--set", "nesterov=maybe"], "`--set nesterov=maybe`: expected true or false"),
+        (["run", "domains", "--set", "lr=-1"], "`--set`: `lr` must be a positive number, got -1.0"),
         (["run", "longtail", "--tune", "lots"], "number, none or grid"),
         (["report", "nowhere"], "no folder nowhere"),
         (["data", "get", "cifar11"], "cifar1"),
@@ -120,7 +124,7 @@ def test_predictions_are_not_written_over_a_folder(tmp_path, capsys, monkeypatch
     assert "folder is a folder where a file is needed" in said(capsys)
 
 
-def test_a_download_that_fails_is_a_sentence_and_a_mistake_of_the_program_is_not(capsys, monkeypatch):
+def test_a_download_that_fails_and_a_full_disk_are_one_sentence(capsys, monkeypatch):
     from reweigh.bench import catalogue
     from reweigh.bench.catalogue import FetchError
 
@@ -137,10 +141,43 @@ def test_a_download_that_fails_is_a_sentence_and_a_mistake_of_the_program_is_not
     monkeypatch.setattr(catalogue, "get", failing(OSError(28, "No space left on device")))
     assert run_command(["data", "get", "adult"]) == 2
     assert "reweigh: No space left on device." in said(capsys)
-    for kind in (TypeError, RuntimeError, KeyError, BrokenPipeError):
-        monkeypatch.setattr(catalogue, "get", failing(kind("a mistake")))
-        with pytest.raises(kind):
-            run_command(["data", "get", "adult"])
+    monkeypatch.setattr(catalogue, "get", failing(BrokenPipeError("a reader that left")))
+    with pytest.raises(BrokenPipeError):
+        run_command(["data", "get", "adult"])
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError, KeyError, ImportError])
+def test_a_bug_is_one_line_that_names_the_file_with_its_traceback(kind, capsys, monkeypatch, tmp_path):
+    from reweigh.bench import catalogue
+
+    def get(name, progress=None):
+        raise kind("out of our own depth")
+
+    monkeypatch.setattr(catalogue, "get", get)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert run_command(["data", "get", "adult"]) == 70
+    (details,) = tmp_path.iterdir()
+    (line,) = said(capsys).strip().splitlines()
+    assert line.startswith(f"reweigh: this is a bug ({kind.__name__}: ")
+    assert line.endswith(f"Details were written to {details}.")
+    content = details.read_text()
+    assert "Traceback (most recent call last)" in content
+    assert "out of our own depth" in content
+    assert "['data', 'get', 'adult']" in content
+
+
+def test_what_the_library_refuses_of_the_users_text_is_the_users():
+    from reweigh.bench.errors import MissingPackageError, UserError, of_user
+
+    for error in (ValueError("odd"), TypeError("odd")):
+        with pytest.raises(UserError, match=r"^`--x`: odd$"), of_user("`--x`"):
+            raise error
+    with pytest.raises(MissingPackageError, match=r"^`--x`: not there$"), of_user("`--x`"):
+        raise ImportError("not there")
+    with pytest.raises(UserError, match=r"^own words$"), of_user("`--x`"):
+        raise UserError("own words")
+    with pytest.raises(KeyError), of_user("`--x`"):
+        raise KeyError("a bug")
 
 
 def test_a_report_has_a_preset_that_there_is(runs, capsys):

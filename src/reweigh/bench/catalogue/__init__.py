@@ -26,6 +26,7 @@ from reweigh.bench import registry
 from reweigh.bench.catalogue.card import DataCard, DataEntry, Loaded
 from reweigh.bench.catalogue.fetching import FetchError, Progress
 from reweigh.bench.catalogue.places import Origin, locate, present
+from reweigh.bench.errors import UserError
 
 __all__ = ["KINDS", "DataCard", "DataEntry", "FetchError", "Loaded", "describe", "get", "load", "names"]
 
@@ -116,7 +117,7 @@ def _module(name: str, kind: type[Loaded] = Loaded) -> tuple[str, ModuleType]:
         return folder, registry.module(f"{__name__}.{folder}", _FOLDER / folder, name, "data set")
     wanted = [folder for folder in KINDS if issubclass(_package(folder).VALUE, kind)]
     problem = "there is no data set named" if folder is None else f"this takes {' or '.join(wanted)}, not"
-    raise ValueError(f"{problem} {name!r}. {registry.near(name, [one for kind in wanted for one in names(kind)])}")
+    raise UserError(f"{problem} {name!r}. {registry.near(name, [one for kind in wanted for one in names(kind)])}")
 
 
 def _entry(name: str, root: Path | None) -> DataEntry:

@@ -16,6 +16,7 @@ from typing import IO
 
 from reweigh.bench import limits
 from reweigh.bench.catalogue.card import Array
+from reweigh.bench.errors import UserError
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -23,7 +24,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
     try:
         yield from _members(path, wanted)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path} is damaged ({error}). Delete it and fetch it again.") from error
+        raise UserError(f"{path} is damaged ({error}). Delete it and fetch it again.") from error
 
 
 def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -55,7 +56,7 @@ def read(path: Path, names: dict[str, str]) -> dict[str, bytes]:
     contents = {short[name]: content for name, content in members(path, short.__contains__)}
     missing = [full for key, full in names.items() if key not in contents]
     if missing:
-        raise ValueError(f"{path} has no member {missing[0]!r}. It is not the expected archive; delete it.")
+        raise UserError(f"{path} has no member {missing[0]!r}. It is not the expected archive; delete it.")
     return contents
 
 
@@ -71,10 +72,10 @@ def decode_png(content: bytes, mode: str) -> Array:
 def _debian_data(file: IO[bytes], path: Path) -> IO[bytes]:
     """The tar of installed files inside a Debian package, which is an `ar` archive of three members."""
     if file.read(8) != b"!<arch>\n":
-        raise ValueError(f"{path} is not a Debian package. Delete it and fetch it again.")
+        raise UserError(f"{path} is not a Debian package. Delete it and fetch it again.")
     while header := file.read(60):
         name, size = header[:16].decode("ascii").strip().rstrip("/"), int(header[48:58])
         if name.startswith("data.tar"):
             return io.BytesIO(file.read(size))
         file.seek(size + size % 2, io.SEEK_CUR)  # members start at even offsets
-    raise ValueError(f"{path} holds no data.tar. Delete it and fetch it again.")
+    raise UserError(f"{path} holds no data.tar. Delete it and fetch it again.")

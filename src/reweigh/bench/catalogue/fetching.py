@@ -18,6 +18,7 @@ from pathlib import Path
 
 from reweigh.bench.catalogue.cache import cache_folder, package_path
 from reweigh.bench.catalogue.card import Package
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 
 #: Called with the bytes fetched so far and the bytes there will be.
@@ -26,7 +27,7 @@ Progress = Callable[[int, int], None]
 _POLL_SECONDS = 0.1
 
 
-class FetchError(RuntimeError):
+class FetchError(UserError):
     """A data set could not be fetched; the message explains why and what to do instead."""
 
 

@@ -15,6 +15,7 @@ from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.cache import cache_folder, decoded_path, package_path, unpacked_path
 from reweigh.bench.catalogue.card import DataCard, Loaded, Package
 from reweigh.bench.catalogue.fetching import FetchError, HashMismatchError, Progress, fetch_package
+from reweigh.bench.errors import MissingFileError, UserError
 from reweigh.bench.files import sha256_of, sha256_of_files
 
 
@@ -76,7 +77,7 @@ def data_root(root: Path | None) -> Path | None:
         return None
     path = Path(given).expanduser()
     if not path.is_dir():
-        raise FileNotFoundError(f"the data root {path} is not a folder. Give one that exists, or none.")
+        raise MissingFileError(f"the data root {path} is not a folder. Give one that exists, or none.")
     return path
 
 
@@ -96,7 +97,7 @@ def locate(
     if files := _official(module, root, options):
         return Origin(name=name, card=card, files=files)
     if not card.packages:
-        raise FileNotFoundError(_not_found(name, card, root))
+        raise MissingFileError(_not_found(name, card, root))
     choices = [(package,) for package in card.packages] if card.together else [card.packages]
     packages = tuple(_cached(name, card, choice, root, download, progress) for choice in choices)
     return Origin(name=name, card=card, packages=packages)
@@ -139,7 +140,7 @@ def contents(module: ModuleType, origin: Origin) -> dict[str, bytes]:
     read = {str(short(name)): content for name, content in archive.members(path, lambda name: bool(short(name)))}
     for key, ending in members.items():
         if key not in read:
-            raise ValueError(f"{path} has no member {ending!r}, so it is not the expected archive. Delete it.")
+            raise UserError(f"{path} has no member {ending!r}, so it is not the expected archive. Delete it.")
     return read
 
 
@@ -147,9 +148,9 @@ def verified(name: str, package: Package) -> Path:
     """The file of a package in the cache, if it is the one that was pinned."""
     path = package_path(package)
     if not path.exists():
-        raise FileNotFoundError(f"{path} is gone. Fetch it again with `reweigh data get {name}`.")
+        raise MissingFileError(f"{path} is gone. Fetch it again with `reweigh data get {name}`.")
     if sha256_of(path) != package.sha256:
-        raise ValueError(f"{path} is damaged or was changed. Fetch it again with `reweigh data get {name}`.")
+        raise UserError(f"{path} is damaged or was changed. Fetch it again with `reweigh data get {name}`.")
     return path
 
 
@@ -186,7 +187,7 @@ def _cached(
     """The first of some packages that the cache has, fetched if need be and allowed."""
     package = next((package for package in choice if _is_cached(name, package)), None)
     if package is None and not download:
-        raise FileNotFoundError(_not_found(name, card, root))
+        raise MissingFileError(_not_found(name, card, root))
     if package is not None:
         if decoded_path(name, package).exists() or unpacked_path(name, package).exists():
             return package  # checked when that was made

@@ -18,6 +18,7 @@ from reweigh.bench.compare.model import write_predictions
 from reweigh.bench.compare.problem import Problem, load
 from reweigh.bench.compare.request import Request
 from reweigh.bench.compare.search import SearchOutcome, search
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.display import RunDisplay
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
@@ -38,7 +39,7 @@ def seconds(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip().lower())
     if match is None or not float(match[1]):
-        raise ValueError(f"`--budget` must be a time such as 90s, 2m or 1h, got {text!r}.")
+        raise UserError(f"`--budget` must be a time such as 90s, 2m or 1h, got {text!r}.")
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from reweigh.bench.errors import UserError, of_user
 from reweigh.bench.lab import recipe as recipes
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -23,8 +24,10 @@ def chosen(device: str, precision: Precision | None, console: Console) -> str:
     from reweigh.bench.train.device import check_precision, described
     from reweigh.torch.devices import count, resolve
 
-    place = resolve(device)
-    check_precision(place, precision or "float32")
+    with of_user("`--device`"):
+        place = resolve(device)
+    with of_user("`--precision`"):
+        check_precision(place, precision or "float32")
     if device == "auto":
         more = f", one of {count()}" if count() > 1 else ""
         console.print(f"Device: {described(place)}{more}", markup=False, highlight=False)
@@ -56,5 +59,5 @@ def settings(recipe: str, precision: Precision | None, compiled: bool) -> tuple[
     fields = {field.name for field in dataclasses.fields(next(iter(recipes.load(recipe).PRESETS.values())))}
     for name, _ in changes:
         if name not in fields:
-            raise ValueError(f"recipe {recipe!r} has no use for `{named[name][0]}`. Leave it out.")
+            raise UserError(f"recipe {recipe!r} has no use for `{named[name][0]}`. Leave it out.")
     return changes

@@ -1,13 +1,14 @@
 """The command line: `reweigh compare`, `predict`, `run`, `report`, `list` and `data`.
 
-Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong; 130 interrupted, 143 terminated and 129
-hung up, all three with what was finished on disk.
+Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 70 a bug; 130 interrupted, 143
+terminated and 129 hung up, all three with what was finished on disk.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,9 +20,12 @@ from tyro.extras import SubcommandApp
 from reweigh.bench.cli import devices, stops
 from reweigh.bench.cli.console import SafeConsole
 from reweigh.bench.cli.devices import Precision
-from reweigh.bench.cli.wrong_calls import check_folder, check_methods, wrong_call
+from reweigh.bench.cli.wrong_calls import check_folder, check_methods, message_for_user, write_details
+from reweigh.bench.errors import MissingFileError, UserError
 
 app = SubcommandApp()
+#: The exit code of a bug, as in sysexits.h.
+BUG = 70
 
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
 
@@ -43,12 +47,17 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         SafeConsole(stderr=True).print("Interrupted. The same command goes on from here.")
         return stops.INTERRUPTED
+    except BrokenPipeError:  # nobody is left to read a message
+        raise
     except Exception as error:
-        said = wrong_call(error)
-        if said is None:
-            raise
-        _plainly(SafeConsole(stderr=True), f"reweigh: {said}")
-        return 2
+        message = message_for_user(error)
+        if message is not None:
+            _plainly(SafeConsole(stderr=True), f"reweigh: {message}")
+            return 2
+        summary = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+        details = write_details(error, arguments)
+        _plainly(SafeConsole(stderr=True), f"reweigh: this is a bug ({summary}). Details were written to {details}.")
+        return BUG
 
 
 _DESCRIPTION = "Train models that do not ignore their hard examples."
@@ -316,12 +325,12 @@ def report_command(
     from reweigh.bench.lab.results import collect
 
     if not runs_dir.is_dir():
-        raise FileNotFoundError(f"there is no folder {runs_dir}. `reweigh run` makes one.")
+        raise MissingFileError(f"there is no folder {runs_dir}. `reweigh run` makes one.")
     results = collect(runs_dir, recipe=recipe, preset=preset)
     if not results:
-        raise ValueError(_nothing_to_report(runs_dir, recipe, preset))
+        raise UserError(_nothing_to_report(runs_dir, recipe, preset))
     if not any(result.columns for result in results):
-        raise ValueError(
+        raise UserError(
             f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
             "on from here."
         )
@@ -419,14 +428,14 @@ def _trials(text: str | None) -> int | None:
     if text in named:
         return named[text]
     if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"`--tune` must be a number, none or grid, optuna or optuna:number, got {text!r}.")
+        raise UserError(f"`--tune` must be a number, none or grid, optuna or optuna:number, got {text!r}.")
     return int(text)
 
 
 def _tuner(tune: str | None, storage: str | None) -> Literal["latin", "optuna"]:
     by_optuna = tune is not None and tune.partition(":")[0] == "optuna"
     if storage is not None and not by_optuna:
-        raise ValueError(f"`--storage` is where Optuna keeps its studies; add `--tune optuna`, got {tune!r}.")
+        raise UserError(f"`--storage` is where Optuna keeps its studies; add `--tune optuna`, got {tune!r}.")
     return "optuna" if by_optuna else "latin"
 
 
@@ -438,18 +447,18 @@ def _asked_to_launch(arguments: Sequence[str]) -> int | None:
         return None
     nproc = after.get("--nproc", str(os.cpu_count() or 1))
     if not nproc.isdigit() or int(nproc) < 1:
-        raise ValueError(f"`--nproc` must be a positive number, got {nproc!r}.")
+        raise UserError(f"`--nproc` must be a positive number, got {nproc!r}.")
     return int(nproc)
 
 
 def _address(executor: str, address: str | None) -> str | None:
     if address is not None and executor != "ray":
-        raise ValueError(f"`--address` is that of a Ray cluster; add `--executor ray`, got {executor!r}.")
+        raise UserError(f"`--address` is that of a Ray cluster; add `--executor ray`, got {executor!r}.")
     return address
 
 
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"`--set` takes key=value, got {text!r}.")
+        raise UserError(f"`--set` takes key=value, got {text!r}.")
     return key.strip(), value.strip()

@@ -1,26 +1,39 @@
-"""What to say of a call that cannot be done: which errors are the caller's, and checks that tell them early."""
+"""Whose fault an error is, what the command prints about it, and checks that find wrong calls early."""
 
 from __future__ import annotations
 
 import os
+import platform
+import tempfile
+import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from reweigh import __version__
+from reweigh.bench.errors import UserError, of_user
 
-def wrong_call(error: Exception) -> str | None:
-    """What to say of an error that the call, its input or this machine is the reason of; None for all others.
 
-    The others are mistakes of the program, whose traceback is wanted.
+def message_for_user(error: Exception) -> str | None:
+    """What to print about an error that the user can fix; None for a bug.
+
+    What the system refuses to do with a file counts: a full disk, a missing permission, a folder that does not exist.
     """
-    if isinstance(error, BrokenPipeError):  # nobody is left to be told
-        return None
-    if isinstance(error, OSError) and error.errno is not None:
-        return _about_path(error)
-    if isinstance(error, (ValueError, OSError, ImportError)):
+    if isinstance(error, UserError):
         return str(error)
-    from reweigh.bench.catalogue import FetchError  # not at the top: it costs time that `--help` should not take
+    return _about_path(error) if isinstance(error, OSError) and error.errno is not None else None
 
-    return str(error) if isinstance(error, FetchError) else None
+
+def write_details(error: Exception, arguments: Sequence[str]) -> Path:
+    """Write the traceback of a bug, with what is needed to reproduce it, to a temporary file."""
+    lines = [
+        f"reweigh {__version__}, python {platform.python_version()}, {platform.platform()}",
+        f"arguments: {list(arguments)}",
+        "".join(traceback.format_exception(error)),
+    ]
+    path = Path(tempfile.gettempdir()) / f"reweigh-bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path.write_text("\n".join(lines))
+    return path
 
 
 def _about_path(error: OSError) -> str:
@@ -39,21 +52,16 @@ def _about_path(error: OSError) -> str:
 
 
 def check_methods(texts: Sequence[str]) -> None:
-    """Refuse a text that is no method. A value of the wrong kind is a `TypeError` elsewhere; here it is a wrong call.
-
-    Only what the user wrote is looked at: a `TypeError` from anywhere else is a mistake of the program.
-    """
+    """Refuse a text that is not a method before anything is read or run."""
     from reweigh.method import method
 
     for text in texts:
-        try:
+        with of_user(f"`--method {text}`"):
             method(text)
-        except TypeError as error:
-            raise ValueError(f"`--method {text}`: {error}") from None
 
 
 def check_folder(runs_dir: Path) -> None:
     """Refuse a folder that cannot be: otherwise every run fails on its own."""
     for place in (runs_dir, *runs_dir.parents):
         if place.exists() and not place.is_dir():
-            raise ValueError(f"`--runs-dir` must be a folder, got {runs_dir}, and {place} is a file.")
+            raise UserError(f"`--runs-dir` must be a folder, got {runs_dir}, and {place} is a file.")

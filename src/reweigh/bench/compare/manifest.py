@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import TableError
 
@@ -105,7 +106,7 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, _LARGEST_HEADER):
-            raise ValueError("it has no header")
+            raise UserError("it has no header")
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     sizes = {"F32": 4, "F64": 8, "I64": 8, "U8": 1, "BOOL": 1}
@@ -116,7 +117,7 @@ def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
         total += math.prod(shape) * sizes[entry["dtype"]]
         shapes[name] = shape
     if total != size - 8 - length:
-        raise ValueError("its length is not what its header says")
+        raise UserError("its length is not what its header says")
     return shapes
 
 
@@ -144,4 +145,4 @@ def _plain(value: Any) -> None:
 
 def _demand(holds: bool, name: str, value: object) -> None:
     if not holds:
-        raise ValueError(f"{name} is {str(value)[:60]}")
+        raise UserError(f"{name} is {str(value)[:60]}")

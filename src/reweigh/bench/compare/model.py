@@ -32,6 +32,7 @@ from reweigh.bench.compare import booster_files, manifest, model_card, recipe
 from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.files import replacing, sync, temporary_name
 from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
@@ -226,7 +227,7 @@ class Model:
 def write_predictions(folder: Path, rows: Path, out: Path, *, precision: Precision = "float32") -> int:
     """Write a model's predictions for a file of rows, or a folder of images; returns how many there are."""
     if out.suffix not in (".csv", ".tsv", "", ".parquet"):
-        raise ValueError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
+        raise UserError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
     frame = Model.load(folder, precision=precision).predict(rows)
     with replacing(out) as temporary:
         if out.suffix == ".parquet":
@@ -251,7 +252,7 @@ def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision
         with torch.device("meta"):  # shapes without memory
             expected = {name: tuple(value.shape) for name, value in build().state_dict().items()}
         if manifest.shapes_in(path) != expected:
-            raise ValueError("its tensors are not those of the model")
+            raise UserError("its tensors are not those of the model")
         network = build()
         network.load_state_dict(load_file(path))
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -268,7 +269,7 @@ def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision
 def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
     path = folder / _BOOSTER[card["model"]]
     if not boosters.installed(card["model"]):
-        raise ImportError(f"the model needs {card['model']}: pip install 'reweigh[boosting]'.")
+        raise MissingPackageError(f"the model needs {card['model']}: pip install 'reweigh[boosting]'.")
     if not path.is_file():
         raise TableError(f"{path} is missing. Train the model again.")
     fits: dict[str, Any] = {"kind": card["kind"], "width": card["shape"][0], "classes": len(card["classes"])}
@@ -312,7 +313,7 @@ def _check_width(card: Mapping[str, Any], preprocessing: TableEncoder | Pixels) 
     size = getattr(preprocessing, "size", 0)
     shape = [preprocessing.width] if isinstance(preprocessing, TableEncoder) else [3, size, size]
     if card["shape"] != shape:
-        raise ValueError(f"rows have shape {shape}, and the model takes {card['shape']}")
+        raise UserError(f"rows have shape {shape}, and the model takes {card['shape']}")
 
 
 def _replace(new: Path, folder: Path) -> None:

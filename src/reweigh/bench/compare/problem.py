@@ -19,6 +19,7 @@ from reweigh.bench import catalogue, draws, tables
 from reweigh.bench.catalogue.images import Dataset, image_folder
 from reweigh.bench.catalogue.tables import NamedTable
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
 from reweigh.bench.train import scores as metrics
@@ -235,7 +236,7 @@ def costs_of(text: str) -> tuple[float, float] | None:
     except ValueError:
         given = {}
     if set(given) != {"fp", "fn"} or not all(0 < value < float("inf") for value in given.values()):
-        raise ValueError(
+        raise UserError(
             f'`--cost` must give what a false positive and a false negative cost, such as "fp=1,fn=20", got {text!r}.'
         )
     return given["fp"], given["fn"]
@@ -245,7 +246,7 @@ def _judged(problem: Problem, cost: str) -> Problem:
     """The problem with what its scores depend on, and notes about it."""
     costs = costs_of(cost)
     if costs is not None and len(problem.classes) != 2:
-        raise ValueError(f"`--cost` is for two classes, and the target is {problem.kind}. Leave it out.")
+        raise UserError(f"`--cost` is for two classes, and the target is {problem.kind}. Leave it out.")
     labels = problem.labels
     if labels is None:
         return problem

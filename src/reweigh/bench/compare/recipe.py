@@ -16,6 +16,7 @@ import numpy as np
 
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.recipe import Trainee, plain
 from reweigh.bench.lab.runs import Record, Writer
 from reweigh.bench.lab.table import Column, Table
@@ -138,7 +139,7 @@ def metric_named(name: str, problem: Problem) -> Metric:
         "recall_at_precision": " It is for two classes.",
     }
     hint = hints[name] if lacking.get(name) else ""
-    raise ValueError(f"`--metric` must be one of {', '.join(m.key for m in usable)}, got {name!r}.{hint}")
+    raise UserError(f"`--metric` must be one of {', '.join(m.key for m in usable)}, got {name!r}.{hint}")
 
 
 @functools.lru_cache(maxsize=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 from reweigh.bench.compare import recipe
 from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
+from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
 from reweigh.bench.tables import TableError, duplicates_across
 from reweigh.bench.train.device import Precision
@@ -78,11 +79,9 @@ def _rows(methods: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The rows of the table, and the one declared beforehand: the first method given, or RGD."""
     if not methods:
         return recipe.METHODS, "rgd"
-    for text in methods:
-        method(text)  # a misspelt one is refused before anything is read or run
     others = [text for text in methods if text != plan.BASELINE]
     if not others:
-        raise ValueError("`--method` must name a method beside mean, which is what all are compared with.")
+        raise UserError("`--method` must name a method beside mean, which is what all are compared with.")
     return tuple(dict.fromkeys((plan.BASELINE, *others))), others[0]
 
 
@@ -91,9 +90,9 @@ def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
     for model in given:
         if model not in fitting:
             kind = "images" if problem.images is not None else "a table"
-            raise ValueError(f"`--model` for {kind} must be one of {', '.join(fitting)}, got {model!r}.")
+            raise UserError(f"`--model` for {kind} must be one of {', '.join(fitting)}, got {model!r}.")
         if model in boosters.LIBRARIES and not boosters.installed(model):
-            raise ImportError(f"`--model {model}` needs {model}: pip install 'reweigh[boosting]'.")
+            raise MissingPackageError(f"`--model {model}` needs {model}: pip install 'reweigh[boosting]'.")
     if given:
         return tuple(dict.fromkeys(given))
     if problem.images is not None:
@@ -108,19 +107,20 @@ def _check_rows(model: str, rows: Sequence[str], task: Any, problem: Problem) ->
     for text in rows:
         row = method(text)
         if row.post is not None:
-            raise ValueError(
+            raise UserError(
                 f"{text!r} corrects outputs after training, which the kept model could not do yet. Leave it out."
             )
         if model in boosters.LIBRARIES:
             if not boosters.takes(row):
-                raise ValueError(
+                raise UserError(
                     f"{model} takes objectives whose weights depend on a row's own loss alone (rgd, redescending, dft "
                     f"…), got {text!r}. Leave it out, or use `--model mlp`."
                 )
         elif problem.regression and row.loss is not None:
-            raise ValueError(f"{text!r} is for classes, and the target is a number. Leave it out.")
+            raise UserError(f"{text!r} is for classes, and the target is a number. Leave it out.")
         else:
-            row.build(task.context(steps=1))
+            with of_user(f"`--method {text}`"):
+                row.build(task.context(steps=1))
 
 
 def _duplicates(problem: Problem) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from reweigh.bench.errors import UserError, of_user
 from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import Crew, Display, Failure, Workers, execute
@@ -52,13 +53,12 @@ def question(recipe_name: str, options: Options) -> Question:
     """The recipe's question with the preset, the methods and the changed settings of this call."""
     recipe = recipes.load(recipe_name)
     if options.seeds is not None and options.seeds < 1:
-        raise ValueError(f"`--seeds` must be at least 1, got {options.seeds}.")
+        raise UserError(f"`--seeds` must be at least 1, got {options.seeds}.")
     if options.preset not in recipe.PRESETS:
-        raise ValueError(
-            f"recipe {recipe_name!r} has no preset {options.preset!r}; it has {', '.join(recipe.PRESETS)}."
-        )
+        raise UserError(f"recipe {recipe_name!r} has no preset {options.preset!r}; it has {', '.join(recipe.PRESETS)}.")
     preset = recipe.PRESETS[options.preset]
-    settings = dataclasses.replace(preset, **_changes(preset, options.changes))
+    with of_user("`--set`"):
+        settings = dataclasses.replace(preset, **_changes(preset, options.changes))
     table = recipe.table(options.preset)
     if options.methods:
         wanted = tuple(dict.fromkeys((plan.BASELINE, *options.methods)))
@@ -139,7 +139,7 @@ def _columns(table: Table, only: tuple[str, ...]) -> list[Column]:
     for text in only:
         if not any(text.casefold() in column.name.casefold() for column in table.columns):
             names = "; ".join(column.name for column in table.columns)
-            raise ValueError(f"no column has {text!r} in its name; there are: {names}.")
+            raise UserError(f"no column has {text!r} in its name; there are: {names}.")
     return [c for c in table.columns if not only or any(text.casefold() in c.name.casefold() for text in only)]
 
 
@@ -171,12 +171,13 @@ def _name(column: Column, changes: Mapping[str, str], altered: Mapping[str, str]
 def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """`key=value` texts as values of the settings' own types."""
     fields = {field.name: field for field in dataclasses.fields(settings)}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in changes:
         if name not in fields:
-            raise ValueError(f"there is no setting named {name!r}; there are {', '.join(fields)}.")
-        found[name] = _parse(text, getattr(settings, name))
-    return found
+            raise UserError(f"there is no setting named {name!r}; there are {', '.join(fields)}.")
+        with of_user(f"`--set {name}={text}`"):
+            values[name] = _parse(text, getattr(settings, name))
+    return values
 
 
 def _parse(text: str, example: Any) -> Any:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import Spec
@@ -70,7 +71,7 @@ def _read(path: Path) -> StoredQuestion:
         )
         return StoredQuestion(question=question, runs=tuple(values["runs"]), changed=float(values["changed"]))
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} does not hold a question ({error}). Something else changed the file; delete it, and run the "
             "command again that made it: finished runs are kept."
         ) from None

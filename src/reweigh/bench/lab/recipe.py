@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from reweigh.bench import registry
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.table import Table
 from reweigh.bench.train.records import Record, Writer
 from reweigh.method import Method
@@ -176,7 +177,7 @@ def check(name: str) -> None:
     known = names()
     if name not in known:
         hint = f"It is a command of its own: `reweigh {name}`." if name in _SELF_REPORTING else None
-        raise ValueError(f"there is no recipe named {name!r}. {hint or registry.near(name, known)}")
+        raise UserError(f"there is no recipe named {name!r}. {hint or registry.near(name, known)}")
 
 
 class _Complete(Recipe):

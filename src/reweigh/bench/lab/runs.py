@@ -39,6 +39,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of, sweep, sync, write_atomically
 from reweigh.bench.train.records import Record
 
@@ -396,7 +397,7 @@ def _read_lines(path: Path) -> list[Record]:
                 records.append(json.loads(line))
             except ValueError:
                 if line.endswith(b"\n"):
-                    raise ValueError(
+                    raise UserError(
                         f"line {number} of {path} is not JSON. Something else changed the file; delete the "
                         "run's directory to run it again."
                     ) from None

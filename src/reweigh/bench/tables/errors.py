@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+from reweigh.bench.errors import UserError
+
 _LONGEST = 60
 _MOST = 8
 
 
-class TableError(ValueError):
+class TableError(UserError):
     """A table cannot be used as it is; the message explains why and what to do."""
 
 

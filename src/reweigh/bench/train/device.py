@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
+from reweigh.bench.errors import UserError
 from reweigh.torch.devices import resolve
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -90,7 +91,7 @@ def check_precision(device: torch.device, precision: Precision) -> None:
     except (RuntimeError, TypeError, UserWarning, NotImplementedError):
         computed = None
     if computed != _DTYPES[precision]:
-        raise ValueError(
+        raise UserError(
             f"device {str(device)!r} does not compute in {precision}. Use float32, or another device."
         ) from None
 

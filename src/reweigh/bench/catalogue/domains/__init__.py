@@ -14,6 +14,7 @@ from typing import Any
 from reweigh.bench.catalogue.cache import package_path
 from reweigh.bench.catalogue.card import Array, Loaded
 from reweigh.bench.catalogue.places import Origin
+from reweigh.bench.errors import UserError
 
 __all__ = ["Domain", "Domains", "build"]
 
@@ -40,7 +41,7 @@ class Domain:
     def __post_init__(self) -> None:
         sizes = {len(self.x), len(self.y), *([] if self.identity is None else [len(self.identity)])}
         if len(sizes) > 1:
-            raise ValueError(f"{self.name}: there must be one label per example, got {sorted(sizes)}.")
+            raise UserError(f"{self.name}: there must be one label per example, got {sorted(sizes)}.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,13 +61,13 @@ class Domains(Loaded):
 
     def __post_init__(self) -> None:
         if len(self.domains) < 2:
-            raise ValueError(f"{self.name}: leaving one domain out takes at least two, got {len(self.domains)}.")
+            raise UserError(f"{self.name}: leaving one domain out takes at least two, got {len(self.domains)}.")
         shapes = {domain.x.shape[1:] for domain in self.domains}
         if len(shapes) > 1:
-            raise ValueError(f"{self.name}: all domains must have inputs of one shape, got {sorted(map(str, shapes))}.")
+            raise UserError(f"{self.name}: all domains must have inputs of one shape, got {sorted(map(str, shapes))}.")
         for domain in self.domains:
             if len(domain.y) == 0 or domain.y.min() < 0 or domain.y.max() >= len(self.classes):
-                raise ValueError(f"{self.name}: {domain.name} has no labels or labels out of range. The files differ.")
+                raise UserError(f"{self.name}: {domain.name} has no labels or labels out of range. The files differ.")
 
     @property
     def summary(self) -> str:

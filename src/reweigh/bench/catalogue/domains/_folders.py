@@ -14,6 +14,7 @@ from reweigh.bench.catalogue.cache import cache_folder
 from reweigh.bench.catalogue.card import Array, DataCard
 from reweigh.bench.catalogue.domains import Domain
 from reweigh.bench.catalogue.images.image_folder import images_below, pixels
+from reweigh.bench.errors import MissingFileError
 from reweigh.bench.files import replacing
 
 #: Images that are decoded at once.
@@ -59,7 +60,7 @@ class Folders:
         listed = {domain: images_below(path) for domain, path in files.items()}
         classes = tuple(sorted({path.parent.name for paths in listed.values() for path in paths}))
         if not classes:
-            raise FileNotFoundError(f"there are no images in the folders {', '.join(files)}. Put {self.card.official}")
+            raise MissingFileError(f"there are no images in the folders {', '.join(files)}. Put {self.card.official}")
         number = {label: i for i, label in enumerate(classes)}
         return classes, [
             Domain(

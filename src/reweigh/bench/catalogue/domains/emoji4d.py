@@ -20,6 +20,7 @@ from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.cache import cache_folder
 from reweigh.bench.catalogue.card import Array, DataCard, Package
 from reweigh.bench.catalogue.domains import Domain
+from reweigh.bench.errors import MissingPackageError
 from reweigh.bench.files import replacing
 
 CARD = DataCard(
@@ -134,7 +135,7 @@ def _drawn(svg: str, size: int) -> Array:
     try:
         import resvg_py
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "'emoji4d' needs resvg_py, which draws SVG and is not installed. Install it with: pip install "
             "'reweigh[domains]'"
         ) from error

@@ -13,6 +13,7 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh.bench.catalogue.card import DataCard, Package
 from reweigh.bench.catalogue.domains import Domain
+from reweigh.bench.errors import UserError
 
 CARD = DataCard(
     size="23 703 snippets in 4 domains, 2 classes",
@@ -81,4 +82,4 @@ def _find(content: bytes, ending: str) -> bytes:
                 file = archive.extractfile(entry)
                 assert file is not None
                 return file.read()
-    raise ValueError(f"the package has no file {ending}. Delete it from the cache and fetch it again.")
+    raise UserError(f"the package has no file {ending}. Delete it from the cache and fetch it again.")

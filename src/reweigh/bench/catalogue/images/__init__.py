@@ -18,6 +18,7 @@ import numpy as np
 from reweigh.bench.catalogue.cache import decoded_path
 from reweigh.bench.catalogue.card import Array, Loaded, Package
 from reweigh.bench.catalogue.places import Origin, verified
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import replacing, sha256_of_arrays
 
 __all__ = ["Arrays", "Dataset", "build"]
@@ -57,9 +58,9 @@ class Dataset(Loaded):
         for part in ("train", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
             if len(x) != len(y):
-                raise ValueError(f"{self.name}: {len(x)} {part} examples but {len(y)} labels. The files do not match.")
+                raise UserError(f"{self.name}: {len(x)} {part} examples but {len(y)} labels. The files do not match.")
             if len(y) and not (y.min() >= 0 and y.max() < len(self.classes)):
-                raise ValueError(
+                raise UserError(
                     f"{self.name}: {part} labels run from {y.min()} to {y.max()}, but there are {len(self.classes)} "
                     "classes. The files do not match."
                 )

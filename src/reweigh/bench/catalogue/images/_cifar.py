@@ -12,6 +12,7 @@ import numpy as np
 
 from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.card import Array
+from reweigh.bench.errors import MissingFileError, UserError
 
 
 def find(root: Path, folder: str, tarball: str, names: Sequence[str]) -> dict[str, Path]:
@@ -19,7 +20,7 @@ def find(root: Path, folder: str, tarball: str, names: Sequence[str]) -> dict[st
     if (root / folder).is_dir():
         missing = [name for name in names if not (root / folder / name).is_file()]
         if missing:
-            raise FileNotFoundError(f"{root / folder} has no {missing[0]}. Unpack the official archive again.")
+            raise MissingFileError(f"{root / folder} has no {missing[0]}. Unpack the official archive again.")
         return {name: root / folder / name for name in names}
     return {tarball: root / tarball} if (root / tarball).is_file() else {}
 
@@ -44,9 +45,9 @@ def loads(content: bytes, what: str) -> dict[str, Any]:
     try:
         value = _Restricted(io.BytesIO(content), encoding="bytes").load()
     except (EOFError, ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f"{what}: not a whole pickle ({error}). Download the official file again.") from error
+        raise UserError(f"{what}: not a whole pickle ({error}). Download the official file again.") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{what}: expected a dictionary, got {type(value).__name__}.")
+        raise UserError(f"{what}: expected a dictionary, got {type(value).__name__}.")
     # Python 2's strings arrive as bytes; the keys are ASCII.
     return {_text(key): item for key, item in value.items()}
 

@@ -13,6 +13,7 @@ import numpy as np
 from reweigh.bench import limits
 from reweigh.bench.catalogue.card import Array
 from reweigh.bench.catalogue.images import Arrays
+from reweigh.bench.errors import MissingFileError, UserError
 
 #: The four official files.
 FILES: Mapping[str, str] = {
@@ -32,7 +33,7 @@ def find(root: Path, folders: Sequence[str]) -> dict[str, Path]:
         if not missing:
             return {part: files[part] for part in FILES}
         if len(missing) < len(FILES):
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"{root / folder} has no {missing[0]} (or {missing[0]}.gz), but has other idx files."
             )
     return {}
@@ -61,12 +62,12 @@ def decode(content: bytes, what: str) -> Array:
         with gzip.open(io.BytesIO(content)) as file:
             content = limits.read_at_most(file, limits.most_unpacked(len(content)), Path(what))
     if content[:3] != b"\x00\x00\x08" or len(content) < 4:
-        raise ValueError(f"{what}: not an idx file of unsigned bytes (it starts with {content[:4].hex(' ')}).")
+        raise UserError(f"{what}: not an idx file of unsigned bytes (it starts with {content[:4].hex(' ')}).")
     axes = content[3]
     shape = tuple(int(n) for n in np.frombuffer(content, ">u4", count=axes, offset=4))
     start = 4 + 4 * axes
     if len(content) - start != math.prod(shape):
-        raise ValueError(
+        raise UserError(
             f"{what}: the idx header announces {math.prod(shape)} values, the file holds {len(content) - start}. "
             "It was cut off; fetch it again."
         )

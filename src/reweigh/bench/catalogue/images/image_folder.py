@@ -16,6 +16,7 @@ from reweigh import _validate as validate
 from reweigh.bench.catalogue.card import Array, DataCard
 from reweigh.bench.catalogue.images import Arrays
 from reweigh.bench.draws import fixed_split
+from reweigh.bench.errors import UserError
 
 CARD = DataCard(
     size="what the folder holds",
@@ -45,10 +46,10 @@ def find(root: Path, folder: Any = "images", size: int = 32, grey: bool = False)
     """
     validate.whole("size", size, 1)
     if not isinstance(folder, str):
-        raise TypeError(f"`folder` must be text, got {folder!r}. Quote it: image_folder:folder='{folder}'.")
+        raise UserError(f"`folder` must be text, got {folder!r}. Quote it: image_folder:folder='{folder}'.")
     base = (root / folder).resolve()
     if not base.is_relative_to(root.resolve()):
-        raise ValueError(f"`folder` must lie under the data root {root}, got {folder!r}. Change the root instead.")
+        raise UserError(f"`folder` must lie under the data root {root}, got {folder!r}. Change the root instead.")
     parts = [base / "train", base / "test"]
     folders = parts if all(part.is_dir() for part in parts) else [base]
     return {str(path.relative_to(base)): path for place in folders for path in _images(place)}
@@ -71,7 +72,7 @@ def labelled(files: Sequence[Path], size: int, grey: bool) -> tuple[Array, Array
     """The images of files, the class of each, and the names of the classes: those of the folders they lie in."""
     classes = tuple(sorted({path.parent.name for path in files}))
     if len(classes) < 2:
-        raise ValueError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
+        raise UserError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
     label = {name: number for number, name in enumerate(classes)}
     y = np.array([label[path.parent.name] for path in files], np.int64)
     return pixels(files, size, grey), y, classes
@@ -95,7 +96,7 @@ def _check_size(path: Path, width: int, height: int) -> None:
     """Refuse an image before it is unpacked whose size no camera makes, or that is far too large for its file."""
     most = min(_MOST_PIXELS, max(_MOST_PIXELS // 8, _PIXELS_PER_BYTE * path.stat().st_size))
     if width * height > most:
-        raise ValueError(
+        raise UserError(
             f"{path} has {width} × {height} pixels, and an image of its size in bytes may have at most {most}. Remove "
             "it or scale it down."
         )
@@ -110,7 +111,5 @@ def _pixels(path: Path, size: int, grey: bool) -> Array:
             scaled = image.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
         # Pillow reports what is wrong with a torn or monstrous file, but not which file it is.
-        raise ValueError(
-            f"{path} is not an image that Pillow can read ({error}). Remove it or save it again."
-        ) from None
+        raise UserError(f"{path} is not an image that Pillow can read ({error}). Remove it or save it again.") from None
     return np.array(scaled, dtype=np.uint8).reshape(size, size, -1)

@@ -16,6 +16,7 @@ from reweigh import _validate as validate
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.images import Arrays
 from reweigh.bench.catalogue.images.image_folder import pixels
+from reweigh.bench.errors import MissingFileError
 
 CARD = DataCard(
     size="48 000 + 12 000 images, scaled to 84 x 84 x 3, 100 classes",
@@ -69,7 +70,7 @@ def _listed(tables: Mapping[str, Path]) -> dict[Path, str]:
             for row in csv.DictReader(lines):
                 path = table.parent / "images" / row["filename"]
                 if not path.is_file():
-                    raise FileNotFoundError(f"{table} names {row['filename']}, which is not in {path.parent}.")
+                    raise MissingFileError(f"{table} names {row['filename']}, which is not in {path.parent}.")
                 labels[path] = f"{table.stem}/{row['label']}"
     return labels
 

@@ -12,6 +12,7 @@ from reweigh import _validate as validate
 from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.card import Array, DataCard
 from reweigh.bench.catalogue.images import Arrays
+from reweigh.bench.errors import MissingFileError, UserError
 
 _PARTS = ("images_background", "images_evaluation")
 CARD = DataCard(
@@ -40,7 +41,7 @@ def find(root: Path, size: int = 28) -> dict[str, Path]:
             return files
         if len(missing) < len(files):
             there = next(path for path in files.values() if path not in missing)
-            raise FileNotFoundError(f"{there.parent} has {there.name} but no {missing[0].name}. Both are needed.")
+            raise MissingFileError(f"{there.parent} has {there.name} but no {missing[0].name}. Both are needed.")
     return {}
 
 
@@ -72,7 +73,7 @@ def _characters(path: Path, size: int) -> dict[str, list[Array]]:
         character, _, drawer = name.rpartition("/")[2].partition("_")
         drawings.setdefault(character, {})[drawer] = _ink(content, size)
     if len(drawings) < 2:
-        raise ValueError(f"{path} holds {len(drawings)} characters. It is not the official archive; download it again.")
+        raise UserError(f"{path} holds {len(drawings)} characters. It is not the official archive; download it again.")
     return {character: [drawn for _, drawn in sorted(drawings[character].items())] for character in sorted(drawings)}
 
 

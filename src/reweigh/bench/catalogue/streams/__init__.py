@@ -20,6 +20,7 @@ from reweigh.bench import catalogue
 from reweigh.bench.catalogue.card import Array, Loaded
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.catalogue.places import Origin
+from reweigh.bench.errors import MissingFileError, UserError
 
 __all__ = ["ArraySource", "FileSource", "ShardSource", "Source", "Streams", "build", "labelled_files", "parts"]
 
@@ -130,7 +131,7 @@ def parts(name: str, root: Path | None = None) -> Mapping[str, Source]:
     if isinstance(loaded, Streams):
         return loaded.parts
     if not isinstance(loaded, Dataset):
-        raise ValueError(f"`data` must name images, got {name!r}.")
+        raise UserError(f"`data` must name images, got {name!r}.")
     return {
         "train": ArraySource(loaded.x_train, loaded.y_train, loaded.classes),
         "test": ArraySource(loaded.x_test, loaded.y_test, loaded.classes),
@@ -142,7 +143,7 @@ def labelled_files(paths: Sequence[Path], names: Sequence[str], classes: tuple[s
     number = {name: k for k, name in enumerate(classes)}
     unknown = set(names) - number.keys()
     if unknown:
-        raise ValueError(f"{paths[0].parent.parent} has a class {min(unknown)!r} that the training part does not have.")
+        raise UserError(f"{paths[0].parent.parent} has a class {min(unknown)!r} that the training part does not have.")
     return FileSource(tuple(paths), np.array([number[name] for name in names], np.int64), classes)
 
 
@@ -151,7 +152,7 @@ def official_folder(root: Path, folder: str, *needed: str) -> dict[str, Path]:
     base = root / folder
     missing = [name for name in needed if not (base / name).exists()]
     if missing and base.exists():
-        raise FileNotFoundError(f"{base} has no {missing[0]}. Unpack the official archive there.")
+        raise MissingFileError(f"{base} has no {missing[0]}. Unpack the official archive there.")
     return {} if missing else {name: base / name for name in needed}
 
 
@@ -159,7 +160,7 @@ def below_root(root: Path, path: str) -> Path:
     """A folder under the data root, and never outside it."""
     base = (root / str(path)).resolve()
     if not base.is_relative_to(root.resolve()):
-        raise ValueError(f"`path` must lie under the data root {root}, got {path!r}.")
+        raise UserError(f"`path` must lie under the data root {root}, got {path!r}.")
     return base
 
 
@@ -171,6 +172,4 @@ def _decoded(content: bytes, what: str) -> Any:
         with Image.open(io.BytesIO(content)) as image:
             return image.convert("RGB")
     except (Image.UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise ValueError(
-            f"{what} is not an image that Pillow can read ({error}). Remove it or make it again."
-        ) from None
+        raise UserError(f"{what} is not an image that Pillow can read ({error}). Remove it or make it again.") from None

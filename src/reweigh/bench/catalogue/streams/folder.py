@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.streams import IMAGES, FileSource, below_root, labelled_files
+from reweigh.bench.errors import MissingFileError
 
 CARD = DataCard(
     size="what the folder holds",
@@ -31,6 +32,6 @@ def read(files: Mapping[str, Path], path: str = "imagenet") -> dict[str, FileSou
 def _files(folder: Path) -> FileSource:
     paths = sorted(path for path in folder.glob("*/*") if path.suffix.lower() in IMAGES)
     if not paths:
-        raise FileNotFoundError(f"there are no images in {folder}/CLASS/. Put them there, one folder per class.")
+        raise MissingFileError(f"there are no images in {folder}/CLASS/. Put them there, one folder per class.")
     names = [path.parent.name for path in paths]
     return labelled_files(paths, names, tuple(sorted(set(names))))

@@ -14,6 +14,7 @@ import numpy as np
 
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.streams import IMAGES, ShardSource, below_root
+from reweigh.bench.errors import MissingFileError, UserError
 
 CARD = DataCard(
     size="what the shards hold",
@@ -47,7 +48,7 @@ def read(files: Mapping[str, Path], path: str = "imagenet") -> dict[str, ShardSo
 def _shards(folder: Path, part: str, paths: list[Path]) -> ShardSource:
     """The shards of a part; the names of classes in `classes.txt`, if it is there."""
     if not paths:
-        raise FileNotFoundError(f"there are no shards {folder / part}-*.tar. Put them there, or use folder:path=…")
+        raise MissingFileError(f"there are no shards {folder / part}-*.tar. Put them there, or use folder:path=…")
     places: list[tuple[int, int, int]] = []
     labels: list[int] = []
     for number, path in enumerate(paths):
@@ -57,7 +58,7 @@ def _shards(folder: Path, part: str, paths: list[Path]) -> ShardSource:
     names = folder / "classes.txt"
     classes = tuple(names.read_text().splitlines()) if names.exists() else tuple(map(str, range(max(labels) + 1)))
     if max(labels) >= len(classes):
-        raise ValueError(f"{folder} has a label {max(labels)}, but classes.txt has only {len(classes)} names.")
+        raise UserError(f"{folder} has a label {max(labels)}, but classes.txt has only {len(classes)} names.")
     return ShardSource(tuple(paths), np.array(places, np.int64), np.array(labels, np.int64), classes)
 
 
@@ -78,11 +79,11 @@ def _index(path: Path) -> list[tuple[tuple[int, int], int]]:
                     content = archive.extractfile(entry)
                     labels[key] = int(content.read()) if content is not None else -1
     except (tarfile.TarError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}). Make this shard again.") from error
+        raise UserError(f"{path} is damaged ({error}). Make this shard again.") from error
     size = path.stat().st_size
     for key, (offset, length) in images.items():
         if key not in labels or offset + length > size:
-            raise ValueError(f"{path} is damaged ({key!r} is cut off or has no label). Make this shard again.")
+            raise UserError(f"{path} is damaged ({key!r} is cut off or has no label). Make this shard again.")
     if not images:
-        raise ValueError(f"{path} holds no images. Members must be pairs KEY.jpg and KEY.cls.")
+        raise UserError(f"{path} holds no images. Members must be pairs KEY.jpg and KEY.cls.")
     return [(images[key], labels[key]) for key in sorted(images)]

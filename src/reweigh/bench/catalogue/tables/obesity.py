@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.tables import RawTable
+from reweigh.bench.errors import UserError
 
 CARD = DataCard(
     size="253 rows, 465 columns, 2 classes (65 % positive)",
@@ -30,6 +31,6 @@ def read(contents: Mapping[str, bytes]) -> RawTable:
     lines = {name: cells for name, *cells in (line.split("\t") for line in text.splitlines() if line)}
     species = {name: [float(cell) for cell in cells] for name, cells in lines.items() if name.startswith("k__")}
     if not species or "disease" not in lines:
-        raise ValueError(f"{_MEMBER} should have lines of species (k__...) and one of diseases. Is it MetAML's table?")
+        raise UserError(f"{_MEMBER} should have lines of species (k__...) and one of diseases. Is it MetAML's table?")
     classes = ["obese" if cell == "obesity" else "lean" for cell in lines["disease"]]
     return RawTable(pl.DataFrame({**species, "class": classes}), "class", notes=(_NOTE,))

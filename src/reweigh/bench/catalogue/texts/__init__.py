@@ -15,6 +15,7 @@ import numpy as np
 from reweigh.bench import catalogue, registry
 from reweigh.bench.catalogue.card import Array, Loaded
 from reweigh.bench.catalogue.places import Origin, contents
+from reweigh.bench.errors import UserError
 
 if TYPE_CHECKING:  # a listing reads the cards of all texts, and should not wait for polars
     import polars as pl
@@ -44,7 +45,7 @@ class TextPart:
     def __post_init__(self) -> None:
         sizes = {len(self.first), len(self.labels), *([] if self.second is None else [len(self.second)])}
         if len(sizes) > 1:
-            raise ValueError(f"there must be one label per text, got {sorted(sizes)}. The files do not match.")
+            raise UserError(f"there must be one label per text, got {sorted(sizes)}. The files do not match.")
 
     def take(self, rows: Iterable[int]) -> TextPart:
         """Some of the rows, in the order given."""
@@ -99,7 +100,7 @@ def corpus(name: str) -> Corpus:
     """Documents by their name."""
     content = catalogue.load(name, Text).content
     if not isinstance(content, Corpus):
-        raise ValueError(f"{name!r} is labelled text, and documents are needed. Choose {_others('Corpus')}.")
+        raise UserError(f"{name!r} is labelled text, and documents are needed. Choose {_others('Corpus')}.")
     return content
 
 
@@ -107,7 +108,7 @@ def labelled(name: str) -> Labelled:
     """Labelled texts by their name."""
     content = catalogue.load(name, Text).content
     if not isinstance(content, Labelled):
-        raise ValueError(f"{name!r} has no labels, and labelled text is needed. Choose {_others('Labelled')}.")
+        raise UserError(f"{name!r} has no labels, and labelled text is needed. Choose {_others('Labelled')}.")
     return content
 
 

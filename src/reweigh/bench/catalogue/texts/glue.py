@@ -14,6 +14,7 @@ import numpy as np
 
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.texts import Labelled, Metric, TextPart, part, tsv
+from reweigh.bench.errors import UserError
 
 CARD = DataCard(
     size="CoLA, SST-2, MRPC, QQP, MNLI, QNLI and RTE",
@@ -81,11 +82,11 @@ def read(contents: Mapping[str, bytes], task: str = "SST-2") -> Labelled:
 
     train, test = of("train"), of("dev")
     if not len(train.labels) or not len(np.unique(test.labels)) > 1:
-        raise ValueError(f"the files of {task} hold no labels {chosen.classes}. Are they the official ones?")
+        raise UserError(f"the files of {task} hold no labels {chosen.classes}. Are they the official ones?")
     return Labelled(train=train, val=None, test=test, classes=chosen.names or chosen.classes, metric=chosen.metric)
 
 
 def _task(name: str) -> _Task:
     if name not in TASKS:
-        raise ValueError(f"GLUE has no task {name!r} of classes; it has {', '.join(TASKS)}.")
+        raise UserError(f"GLUE has no task {name!r} of classes; it has {', '.join(TASKS)}.")
     return TASKS[name]

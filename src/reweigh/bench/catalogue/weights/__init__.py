@@ -19,6 +19,7 @@ from reweigh.bench.catalogue.archive import members
 from reweigh.bench.catalogue.cache import unpacked_path
 from reweigh.bench.catalogue.card import Loaded
 from reweigh.bench.catalogue.places import Origin, verified
+from reweigh.bench.errors import UserError
 
 if TYPE_CHECKING:  # a listing reads the cards of all weights, and should not wait for torch
     from torch import nn
@@ -58,7 +59,7 @@ def checkpoint(name: str, *, root: Path | None = None) -> Path:
     if (Path(name).expanduser() / "config.json").is_file():
         return Path(name).expanduser()
     if name not in catalogue.names("weights"):
-        raise ValueError(
+        raise UserError(
             f"there is no checkpoint {name!r}. Give a folder with a config.json, or one of "
             f"{', '.join(catalogue.names('weights'))}."
         )
@@ -79,7 +80,7 @@ def load_into(model: nn.Module, name: str) -> None:
     given = list(published.items())[: len(own)]
     for (key, mine), (theirs, value) in zip(own.items(), given, strict=True):
         if mine.shape != value.shape:
-            raise ValueError(
+            raise UserError(
                 f"the weights of {name} do not fit: {theirs} is {tuple(value.shape)} where {key} is "
                 f"{tuple(mine.shape)}. Is it the file of another model?"
             )
@@ -95,7 +96,7 @@ def _unpack(archive: Path, target: Path, module: ModuleType) -> None:
         for path, content in members(archive, lambda path: bool(module.member(path))):
             (place / module.member(path)).write_bytes(content)
         if not any(place.iterdir()):
-            raise ValueError(f"{archive} does not hold the weights. Delete it and fetch it again.")
+            raise UserError(f"{archive} does not hold the weights. Delete it and fetch it again.")
         try:
             place.rename(target)
         except OSError:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.lab.executors.local import Answer, prepare, work
 from reweigh.bench.lab.runs import Spec
 
@@ -45,7 +46,7 @@ class RayWorkers:
         self, jobs: int, data_root: Path | None = None, *, address: str | None = None, device: str = "cpu"
     ) -> None:
         if device not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"Ray hands out GPUs itself: `--device` must be auto, cpu or cuda here, got {device!r}.")
+            raise UserError(f"Ray hands out GPUs itself: `--device` must be auto, cpu or cuda here, got {device!r}.")
         ray = _ray()
         passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         if data_root is not None:
@@ -59,7 +60,7 @@ class RayWorkers:
                 **sized,
             )
         except ConnectionError as error:
-            raise ValueError(
+            raise UserError(
                 f"there is no Ray cluster at {address!r} that answers ({error}). Start one with `ray start --head`; if "
                 "it asks for a token, give this command the same RAY_AUTH_MODE and token."
             ) from error
@@ -90,7 +91,7 @@ class RayWorkers:
 def placement(device: str, processors: int, gpus: int) -> tuple[str, int, dict[str, int]]:
     """The device of every task, how many run at once, and what each asks a cluster of that size for."""
     if device == "cuda" and not gpus:
-        raise ValueError("the Ray cluster has no GPU, got `--device cuda`. Use auto or cpu, or add a machine with one.")
+        raise UserError("the Ray cluster has no GPU, got `--device cuda`. Use auto or cpu, or add a machine with one.")
     if device == "cpu" or not gpus:
         return "cpu", max(1, processors), {"num_cpus": 1}
     return "cuda", min(max(1, processors), gpus), {"num_cpus": 1, "num_gpus": 1}
@@ -105,5 +106,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ImportError('`--executor ray` needs Ray. Install it with: pip install "reweigh[ray]"') from error
+        raise MissingPackageError('`--executor ray` needs Ray. Install it with: pip install "reweigh[ray]"') from error
     return ray

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import Answer, prepare, records_of, summary
@@ -32,7 +33,7 @@ _RESTARTS = 10
 def launch(arguments: Sequence[str], nproc: int) -> int:
     """Run the command on so many processes of this machine; returns its exit code."""
     if nproc < 1:
-        raise ValueError(f"`--nproc` must be a positive number, got {nproc}.")
+        raise UserError(f"`--nproc` must be a positive number, got {nproc}.")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     command = [*torchrun, f"--max-restarts={_RESTARTS}", "-m", "reweigh", *without_launcher(arguments)]
     with subprocess.Popen(command, env={"OMP_NUM_THREADS": "1", **os.environ}) as process:
@@ -135,7 +136,7 @@ def _lead(run: Run) -> None:
 def _records(run: Run, writer: Writer) -> Any:
     recipe = recipes.trainable(run.spec.recipe)
     if not recipe.DISTRIBUTED:
-        raise ValueError(
+        raise UserError(
             f"recipe {run.spec.recipe!r} trains in one process. Leave torchrun out: `reweigh run` uses all processors "
             "by doing several runs at once."
         )

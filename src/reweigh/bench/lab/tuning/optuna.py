@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.plan import Question, Trial
@@ -131,7 +132,7 @@ def tune(question: Question, root: Path, execute: Execute, storage: str | None =
     if not searched:
         return [], []
     if question.table.draws:
-        raise ValueError(
+        raise UserError(
             f"recipe {question.recipe!r} draws its own hyper-parameters, so there is nothing for Optuna to propose. "
             "Use `--tune NUMBER`."
         )
@@ -197,7 +198,9 @@ def _study(name: str, storage: str, *, smallest: bool | None) -> Any:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     except ImportError as error:
-        raise ImportError('`--tune optuna` needs Optuna. Install it with: pip install "reweigh[optuna]"') from error
+        raise MissingPackageError(
+            '`--tune optuna` needs Optuna. Install it with: pip install "reweigh[optuna]"'
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kept: Any = storage if "://" in storage else JournalStorage(JournalFileBackend(storage))
     pruner = optuna.pruners.PercentilePruner(75.0, n_startup_trials=_FINISHED_FIRST)
