@@ -9,6 +9,7 @@ import ast
 import html
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+import gallery  # noqa: E402
+
 PACKAGE = DOCS.parent / "src" / "reweigh"
 
 project = "reweigh"
@@ -33,10 +37,16 @@ author = "The reweigh developers"
 project_copyright = author
 version = release = reweigh.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+# Notebooks are text; they are executed by every build, and a cell that fails ends it.
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
 # Single backticks in docstrings are code.
 default_role = "code"
 
@@ -53,6 +63,7 @@ html_theme = "furo"
 html_title = "reweigh"
 html_static_path = ["static"]
 html_css_files = ["reweigh.css"]
+html_extra_path = ["llms.txt"]
 html_math_renderer = "mathml"
 html_show_sphinx = False
 html_show_copyright = False
@@ -63,11 +74,11 @@ copybutton_prompt_is_regexp = True
 log = logging.getLogger(__name__)
 
 
-# --- one page a slot, from the folders themselves: a new file is on its page with the next build ---
+# --- one page per slot, from the folders themselves: a new file is on its page with the next build ---
 
 SLOTS = {
     "objectives": ("objectives", "Objectives", "What is descended: per-unit losses in, one number out."),
-    "losses": ("torch/losses", "Losses", "How wrong each unit is: one loss a unit, never averaged."),
+    "losses": ("torch/losses", "Losses", "How wrong each unit is: one loss per unit, never averaged."),
     "steps": ("torch/steps", "Steps", "How parameters move once there is a loss."),
     "averages": ("torch/averages", "Averages", "What is kept of the parameters over time."),
     "post": ("post", "Corrections after training", "What is done to outputs, fitted on validation rows."),
@@ -105,24 +116,21 @@ def slot_page(folder: str, title: str, line: str) -> str | None:
     return "\n".join(parts)
 
 
-def write_slot_pages(app: Sphinx) -> None:
+def write_generated_pages(app: Sphinx) -> None:
     """Write docs/generated, touching only what changed so that a second build is quick."""
     generated = DOCS / "generated"
     generated.mkdir(exist_ok=True)
     pages = {f"{name}.md": slot_page(*slot) for name, slot in SLOTS.items()}
-    for old in generated.glob("*.md"):
-        if pages.get(old.name) is None:
+    pages["gallery.md"] = gallery.page()
+    pages |= {f"gallery/{name}.svg": picture for name, picture in gallery.pictures().items()}
+    (generated / "gallery").mkdir(exist_ok=True)
+    for old in [*generated.glob("*.md"), *generated.glob("gallery/*.svg")]:
+        if pages.get(str(old.relative_to(generated))) is None:
             old.unlink()
     for name, text in pages.items():
         path = generated / name
         if text is not None and (not path.exists() or path.read_text(encoding="utf-8") != text):
             path.write_text(text, encoding="utf-8")
-
-
-def drop_absent_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Leave pages out of the table of contents that are not there (yet)."""
-    if docname == "index" and not (DOCS / "identities.md").exists():
-        source[0] = source[0].replace("\nidentities\n", "\n")
 
 
 # --- formulas as MathML: every current browser draws it, without scripts, fonts or a network ---
@@ -152,5 +160,4 @@ def _display(self: Any, node: nodes.math_block) -> None:
 def setup(app: Sphinx) -> None:
     """Register the hooks of this file."""
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
-    app.connect("builder-inited", write_slot_pages)
-    app.connect("source-read", drop_absent_pages)
+    app.connect("builder-inited", write_generated_pages)

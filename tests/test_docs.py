@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if not {"generated", "_build"} & set(page.parts)),
 ]
+COMMUNITY = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md")]
 #: What a block may import that is not always installed.
 FRAMEWORKS = (
     *("torch", "jax", "scipy", "sklearn", "pandas", "optax", "flax", "keras", "lightning", "skorch"),
@@ -91,8 +92,20 @@ def test_what_a_page_needs_is_found() -> None:
     assert needs("numbers from keras, said in prose") == set()
 
 
-def test_readme_shows_code() -> None:
-    assert len(blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))) >= 3
+def test_readme_is_short_and_starts_with_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    assert len(blocks_of(text)) >= 3
+    commands = re.findall(r"^(make \w+|reweigh \w+|pip install)", text, re.MULTILINE)
+    assert commands[:2] == ["make demo", "make test"]
+    assert text.index("reweigh compare") < text.index("reweigh.rgd(")
+
+
+def test_llms_txt_names_the_pages() -> None:
+    """The index for tools links every page that a person wrote, and nothing that is not there."""
+    text = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w/]+\.md)\)", text))
+    assert linked == {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]} - {"index.md"}
 
 
 def test_a_false_output_is_noticed(tmp_path: Path) -> None:
@@ -110,7 +123,7 @@ def links_of(text: str) -> list[str]:
     return targets + [f"{name}.md" for name in re.findall(r"\{doc\}`([\w./]+)`", prose)]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=named)
+@pytest.mark.parametrize("page", [*PAGES, *COMMUNITY], ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in links_of(page.read_text(encoding="utf-8")):
         if target.startswith(("http://", "https://", "#")):
@@ -124,7 +137,7 @@ def test_links_are_found_at_all() -> None:
     assert "docs/images/weights.svg" in readme
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "RELEASING.md"], ids=lambda page: page.name)
 def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
@@ -144,9 +157,9 @@ SLOTS = {
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_readme_lists_the_family(slot: str) -> None:
-    """Each slot's table in the README names the files of its folder that are methods, and nothing else."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_family_page_lists_the_folders(slot: str) -> None:
+    """Each slot's list on the page names the files of its folder that are methods, and nothing else."""
+    text = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
     section = re.search(rf"<!-- {slot} -->\n(.*?)\n\n", text, re.DOTALL)
     assert section is not None
     pattern = r"^\| `(\w+)`" if slot == "objectives" else r"`(\w+)`"
@@ -155,8 +168,8 @@ def test_readme_lists_the_family(slot: str) -> None:
     assert named == files
 
 
-def test_readme_tells_exact_objectives_from_the_others() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_family_page_tells_exact_objectives_from_the_others() -> None:
+    text = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", text, re.MULTILINE)
     assert len(rows) > 10
     for name, exact in rows:
@@ -167,6 +180,23 @@ def test_readme_tells_exact_objectives_from_the_others() -> None:
 
 def is_own_objective(value: Any, module: str) -> bool:
     return isinstance(value, type) and issubclass(value, Objective) and value.__module__ == module
+
+
+def test_the_workflow_calls_targets_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    called = set(re.findall(r"make ([a-z-]+(?: [a-z-]+)*)", workflow))
+    targets = {target for line in called for target in line.split()}
+    assert {"lint", "test", "test-oldest", "docs", "dist"} <= targets
+    assert targets <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "path", [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / ".readthedocs.yaml"], ids=named
+)
+def test_settings_for_hosts_are_valid_yaml(path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
 
 
 @pytest.fixture(scope="module")
