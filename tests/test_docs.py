@@ -26,7 +26,9 @@ PAGES = [
     ROOT / "README.md",
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if not {"generated", "_build"} & set(page.parts)),
 ]
-COMMUNITY = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md")]
+COMMUNITY = [
+    ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md")
+]
 #: What a block may import that is not always installed.
 FRAMEWORKS = (
     *("torch", "jax", "scipy", "sklearn", "pandas", "optax", "flax", "keras", "lightning", "skorch"),
@@ -137,7 +139,9 @@ def test_links_are_found_at_all() -> None:
     assert "docs/images/weights.svg" in readme
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "RELEASING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "RELEASING.md"], ids=lambda page: page.name
+)
 def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
@@ -192,7 +196,9 @@ def test_the_workflow_calls_targets_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / ".readthedocs.yaml"], ids=named
+    "path",
+    [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / ".readthedocs.yaml"],
+    ids=named,
 )
 def test_settings_for_hosts_are_valid_yaml(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
