@@ -24,7 +24,7 @@ def pictures() -> dict[str, str]:
 def page() -> str:
     """The gallery as Markdown."""
     parts = [
-        "# Gallery\n\nPictures from the pages that `reweigh run`, `reweigh report` and `reweigh compare` write, cut out of "
+        "# Gallery\n\nPictures from the pages that `reweigh run` and `reweigh compare` write, cut out of "
         "the [finished reports](../results.md).\n"
     ]
     for name, (report, heading, _, caption) in PICTURES.items():

@@ -48,9 +48,9 @@ class ModelEvidence:
             unit = unit_of(metric, spread.mean)
             text = f"{unit.value(spread.mean)}{unit.sign}"
             if len(values) > 1:
-                # No share and no loss is below zero, and no share is above one.
+                # No share and no error is below zero; no share, R² or correlation is above one.
                 low = max(spread.low, 0.0) if metric.percent or metric.smallest else spread.low
-                high = min(spread.high, 1.0) if metric.percent else spread.high
+                high = min(spread.high, 1.0) if metric.percent or not metric.smallest else spread.high
                 text += f" [{unit.value(low)}, {unit.value(high)}]"
             lines.append((metric, text, len(values)))
         return lines
