@@ -47,7 +47,7 @@ nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
-nb_output_stderr = "remove" # advice and progress of other libraries
+nb_output_stderr = "remove"  # advice and progress of other libraries
 # Single backticks in docstrings are code.
 default_role = "code"
 
