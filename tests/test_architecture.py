@@ -27,6 +27,19 @@ ORDER = [
     "integrations",
     "bench",
 ]
+#: The same inside the bench. The lab knows recipes by name alone, and imports one when it is asked for.
+BENCH_ORDER = [
+    *("errors", "limits", "spreadsheet", "files", "registry", "draws", "tables", "catalogue", "models", "train"),
+    *("lab", "report", "recipes", "compare", "cli"),
+]
+#: Private modules that a room above may use: how states and sums are handled is shared by all hosts, and is no user's.
+SHARED = {
+    "reweigh.objectives._base": {"torch", "integrations", "bench"},
+    "reweigh.torch._criterion": {"integrations"},
+    "reweigh.torch._classifier": {"integrations", "bench"},
+    "reweigh.torch.losses._base": {"torch"},
+    "reweigh.integrations._objective": {"bench"},
+}
 #: Rooms on one floor do not see each other.
 APART = [("method", "monitor"), ("monitor", "method")]
 #: Who may name a framework at import time.
@@ -52,8 +65,9 @@ def imports(path: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
             module = base + (node.module or "")
-            # `from reweigh import monitor` names a room as well.
-            names += [f"{module}.{alias.name}" if module == "reweigh" else module for alias in node.names]
+            # `from reweigh import monitor` names a room as well, and so does `from reweigh.bench import lab`.
+            own = module.split(".")[0] == "reweigh"
+            names += [f"{module}.{alias.name}" if own else module for alias in node.names]
     return names
 
 
@@ -74,6 +88,36 @@ def test_arrows_point_one_way(path):
         there = parts[1]
         assert ORDER.index(there) <= ORDER.index(here), f"{named(path)} imports {name}"
         assert (here, there) not in APART, f"{named(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) == "bench"], ids=named)
+def test_arrows_point_one_way_inside_the_bench_too(path):
+    here = path.relative_to(ROOT).parts[1].removesuffix(".py")
+    if here == "__init__":
+        return
+    assert here in BENCH_ORDER, f"{here} is not a room of the bench"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[:2] == ["reweigh", "bench"] and len(parts) > 2:
+            assert parts[2] in BENCH_ORDER, f"{named(path)} imports {name}"
+            assert BENCH_ORDER.index(parts[2]) <= BENCH_ORDER.index(here), f"{named(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_underscored_modules_are_private_to_their_folder(path):
+    here = ["reweigh", *path.relative_to(ROOT).parts[:-1]]
+    for name in imports(path):
+        parts = name.split(".")
+        for i, part in enumerate(parts):
+            private = ".".join(parts[: i + 1])
+            if i and part.startswith("_") and parts[0] == "reweigh" and is_module(private):
+                inside = here[:i] == parts[:i]
+                assert inside or room(path) in SHARED.get(private, ()), f"{named(path)} imports {name}"
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) not in ("torch", "integrations", "bench")], ids=named)
@@ -109,13 +153,23 @@ def test_the_checks_above_see_what_they_should(tmp_path, monkeypatch):
     wrong.write_text(
         "from reweigh import torch\nfrom .bench import runs\nimport jax\n\ndef f(x):\n    return x.item()\n"
     )
-    assert imports(wrong) == ["reweigh.torch", "reweigh.bench", "jax"]
+    assert imports(wrong) == ["reweigh.torch", "reweigh.bench.runs", "jax"]
     with pytest.raises(AssertionError, match=r"weights\.py imports reweigh\.torch"):
         test_arrows_point_one_way(wrong)
     with pytest.raises(AssertionError):
         test_the_core_names_no_framework(wrong)
     with pytest.raises(AssertionError, match="line 6"):
         test_no_file_brings_values_to_the_host(wrong)
+    low, high = tmp_path / "bench" / "train" / "loop.py", tmp_path / "bench" / "lab" / "_inner.py"
+    for path in (low, high):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    low.write_text("def lazy():\n    from reweigh.bench import lab\n")
+    with pytest.raises(AssertionError, match=r"loop\.py imports reweigh\.bench\.lab"):
+        test_arrows_point_one_way_inside_the_bench_too(low)
+    low.write_text("from reweigh.bench.lab._inner import x\n")
+    with pytest.raises(AssertionError, match=r"loop\.py imports reweigh\.bench\.lab\._inner"):
+        test_underscored_modules_are_private_to_their_folder(low)
 
 
 def run(code: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reweigh._cards import packages, read_card
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.objectives.rgd import RGD
 from reweigh.weights import KL, ChiSquare, ReverseKL, WeightFunction
 

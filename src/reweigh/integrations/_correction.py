@@ -9,7 +9,7 @@ import numpy as np
 
 from reweigh.integrations._objective import as_method, objective_alone
 from reweigh.method import Context
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.post import Correction, Post
 
 __all__ = ["corrected", "correction_for", "held_out", "log_probabilities", "objective_and_post"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reweigh.method import ObjectiveLike, as_method
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 
 __all__ = ["ObjectiveLike", "as_method", "objective_alone"]
 

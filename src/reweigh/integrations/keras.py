@@ -12,7 +12,7 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh.integrations._missing import missing
 from reweigh.method import Method, method
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.objectives.rgd import RGD
 from reweigh.weights import KL, ReverseKL, WeightFunction
 

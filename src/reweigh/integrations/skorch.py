@@ -8,7 +8,7 @@ from typing import Any
 from reweigh import _validate as validate
 from reweigh.integrations._missing import missing
 from reweigh.monitor import Monitor
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 
 if find_spec("skorch") is None:
     raise missing("skorch", "skorch")

@@ -21,7 +21,7 @@ from reweigh import _validate as validate
 from reweigh._array import sum_over_ranks, widen
 from reweigh.integrations._plain_loss import PlainLoss, Sums
 from reweigh.monitor import Monitor
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.torch._criterion import Criterion
 from reweigh.torch.reweighted import Reweighted, Units
 

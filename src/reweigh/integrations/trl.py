@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.integrations.transformers import WeightLog, put_in_front, warn_about_micro_batches
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.torch.reweighted import Reweighted
 
 __all__ = ["reweigh_sft"]

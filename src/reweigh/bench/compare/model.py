@@ -37,7 +37,7 @@ from reweigh.bench.files import replacing, sync, temporary_name
 from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.lab.table import Table
-from reweigh.bench.recipes import _supervised as supervised
+from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.spreadsheet import harmless_table
 from reweigh.bench.tables import TableEncoder, TableError
 from reweigh.bench.train import device as devices

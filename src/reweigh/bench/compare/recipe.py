@@ -20,8 +20,8 @@ from reweigh.bench.errors import UserError
 from reweigh.bench.lab.recipe import Trainee, plain
 from reweigh.bench.lab.runs import Record, Writer
 from reweigh.bench.lab.table import Column, Table
-from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit

@@ -17,8 +17,8 @@ from reweigh.bench import catalogue, draws, tables
 from reweigh.bench.catalogue import permuted
 from reweigh.bench.catalogue.tables import NamedTable
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._attributes import Attributes, joined
+from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.tables import Schema, TableEncoder
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.task import Task

@@ -13,8 +13,8 @@ and tied. Only the learning rate is tuned, with the same trials for every row.
 from __future__ import annotations
 
 from reweigh.bench.lab.table import Column, Table
-from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes import longtail
+from reweigh.bench.recipes.kinds import supervised
 
 Settings = longtail.Settings
 PRESETS = longtail.PRESETS

@@ -31,8 +31,8 @@ import torch
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Record, Writer
 from reweigh.bench.lab.table import Column, Table
-from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task

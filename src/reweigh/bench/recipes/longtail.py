@@ -28,8 +28,8 @@ import numpy as np
 from reweigh.bench.draws import longtail_indices, split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Table
-from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train.task import Task
 
 

@@ -38,9 +38,9 @@ from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.table import Column, Row, Table
-from reweigh.bench.recipes import _supervised as supervised
 from reweigh.bench.recipes._few_shot import ImageTasks, Shape
 from reweigh.bench.recipes.algorithms import meta as algorithms
+from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.episodes import MetaLearning

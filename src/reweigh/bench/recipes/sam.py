@@ -26,8 +26,8 @@ import torch
 from reweigh.bench.draws import sampled_split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Row, Table
-from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train.task import Task
 
 if TYPE_CHECKING:

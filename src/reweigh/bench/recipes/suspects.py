@@ -30,8 +30,8 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Writer
 from reweigh.bench.lab.suspects import PrecisionRecall, precision_recall, suspects
 from reweigh.bench.lab.table import Column, Table
-from reweigh.bench.recipes import _supervised as supervised
-from reweigh.bench.recipes._supervised import Supervised
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train.driver import Driver, fit
 from reweigh.bench.train.pixels import Augment
 from reweigh.bench.train.programs.supervised import Supervised as Program

@@ -36,11 +36,11 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Writer
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _rows
-from reweigh.bench.recipes._supervised import Supervised
 from reweigh.bench.recipes.algorithms import tabular as algorithms
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.recipes.algorithms.tabular.store import pretrained
 from reweigh.bench.recipes.algorithms.tabular.tabnet import HiddenCells, TabNetClassifier
+from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.rows import CHUNK, encode, steps_of

@@ -11,7 +11,7 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh._array import largest_exponent
 from reweigh.integrations._objective import objective_alone
-from reweigh.objectives._base import Objective
+from reweigh.objectives import Objective
 from reweigh.objectives.rgd import RGD
 
 Task = Literal["binary", "multiclass", "regression"]

@@ -12,7 +12,7 @@ from reweigh.bench.recipes.algorithms.tabular._masked_autoencoder import MaskedA
 from reweigh.bench.recipes.algorithms.tabular.met_s import check_sizes, masked_autoencoder
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.train.programs.rows import Network
-from reweigh.integrations._objective import ObjectiveLike
+from reweigh.method import ObjectiveLike
 
 __all__ = ["MET"]
 

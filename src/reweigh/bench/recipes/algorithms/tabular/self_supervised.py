@@ -15,7 +15,8 @@ from reweigh import _validate as validate
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.programs.rows import Network, RowTraining, encode, pretrain
-from reweigh.integrations._objective import ObjectiveLike, objective_alone
+from reweigh.integrations._objective import objective_alone
+from reweigh.method import ObjectiveLike
 from reweigh.torch.devices import resolve
 
 

@@ -13,7 +13,7 @@ from reweigh.bench.recipes.algorithms.tabular._contrast import nt_xent
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.recipes.algorithms.tabular.vime import corrupt
 from reweigh.bench.train.programs.rows import Network
-from reweigh.integrations._objective import ObjectiveLike
+from reweigh.method import ObjectiveLike
 
 __all__ = ["SubTab"]
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.train.programs.rows import Network
-from reweigh.integrations._objective import ObjectiveLike
+from reweigh.method import ObjectiveLike
 
 __all__ = ["VIME"]
 

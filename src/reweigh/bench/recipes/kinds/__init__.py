@@ -1,0 +1,1 @@
+"""What recipes of one kind share, and what `reweigh compare` shares with them."""
