@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from reweigh import KL, RGD, ChiSquare, ReverseKL, method
+from reweigh import KL, RGD, ChiSquare, Context, ReverseKL, method
 from reweigh.objectives._base import state_like
 
 LOSSES = np.array([0.05, 0.2, 0.7, 1.5, 1.5, 2.2, 4.0, 6.5])
@@ -215,6 +215,105 @@ def test_class_balanced():
 @identity
 def test_large_margin():
     same(method("large_margin:lam=0").loss(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
+
+
+COUNTS = [100, 10, 5, 1]
+SHARES = torch.tensor(COUNTS) / sum(COUNTS)
+
+
+def loss_of(text, counts=COUNTS):
+    return method(text).loss.bind(counts)
+
+
+@identity
+def test_balanced_softmax():
+    # Ren et al.: counts times exponentials, normalised.
+    odds = torch.tensor(COUNTS) * OUTPUT.exp()
+    balanced = -(odds / odds.sum(1, keepdim=True)).gather(1, TARGET[:, None])[:, 0].log()
+    same(loss_of("logit_adjusted")(OUTPUT, TARGET), balanced, 1e-5)
+
+
+@identity
+def test_logit_adjusted():
+    same(loss_of("logit_adjusted:t=0")(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
+    same(loss_of("logit_adjusted:t=2", [7, 7, 7, 7])(OUTPUT, TARGET), CROSS_ENTROPY, 1e-5)
+
+
+@identity
+def test_vs():
+    same(loss_of("vs:gamma=0,t=1.5")(OUTPUT, TARGET), loss_of("logit_adjusted:t=1.5")(OUTPUT, TARGET), 1e-6)
+
+
+@identity
+def test_vs_temperature():
+    # Ye et al.: the logit of class j times (n_j / n_max) to a power.
+    factor = (torch.tensor(COUNTS) / 100) ** 0.2
+    same(loss_of("vs:gamma=0.2,t=0")(OUTPUT, TARGET), F.cross_entropy(OUTPUT * factor, TARGET, reduction="none"), 1e-5)
+
+
+@identity
+def test_class_weights():
+    for loss in (loss_of("class_weights:power=0"), loss_of("class_weights", [3, 3, 3, 3])):
+        same(loss(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
+        same(loss.sample_weight(TARGET), np.ones(6), 1e-6)
+
+
+@identity
+def test_class_weights_limit():
+    ours = loss_of("class_weights").sample_weight(torch.arange(4))
+    theirs = loss_of("class_balanced:beta=0.99999999").sample_weight(torch.arange(4))
+    same(ours / ours.sum(), theirs / theirs.sum(), 1e-5)
+
+
+@identity
+def test_deferred():
+    ours, theirs = loss_of("deferred:start=0"), loss_of("class_balanced")
+    same(ours(OUTPUT, TARGET), theirs(OUTPUT, TARGET), 1e-6)
+    same(ours.sample_weight(TARGET, progress=0.0), theirs.sample_weight(TARGET), 1e-6)
+
+
+@identity
+def test_gce():
+    same(method("gce:q=1e-5").loss(OUTPUT.double(), TARGET), CROSS_ENTROPY, 1e-4)
+
+
+@identity
+def test_sce():
+    same(method("sce:alpha=1,beta=0").loss(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
+
+
+@identity
+def test_small_loss():
+    same(weights("small_loss:forget=0"), np.ones(8))
+
+
+@identity
+def test_small_loss_ohem():
+    distinct = LOSSES + np.arange(8) / 100
+    kept, hardest = (weights(text, distinct) > 0 for text in ("small_loss:forget=0.25", "ohem:keep=0.25"))
+    assert (kept == ~hardest).all()
+
+
+def corrected(text, counts=COUNTS, classifier=None):
+    context = Context(class_counts=counts, classifier=classifier)
+    return method(text).post.fit(OUTPUT, TARGET, context)(OUTPUT)
+
+
+@identity
+def test_prior():
+    same(corrected("prior:t=0"), OUTPUT, 1e-6)
+    same(F.softmax(torch.tensor(corrected("prior:t=2", [9, 9, 9, 9])), 1), F.softmax(OUTPUT.double(), 1), 1e-6)
+
+
+@identity
+def test_prior_adjusted():
+    undone = torch.tensor(corrected("prior:t=-1.5"))
+    same(loss_of("logit_adjusted:t=1.5")(OUTPUT, TARGET), F.cross_entropy(undone, TARGET, reduction="none"), 1e-5)
+
+
+@identity
+def test_tau_norm():
+    same(corrected("tau_norm:tau=0", classifier=(np.diag([3.0, 2.0, 1.0, 0.5]), None)), OUTPUT, 1e-6)
 
 
 def _one_step(text):

@@ -412,7 +412,7 @@ def _bind(value: Any, context: Context) -> Any:
         return value.bind(context.class_counts)
     filled = {
         name: getattr(context, name)
-        for name in ("n_groups", "steps")
+        for name in ("n_groups", "steps", "class_counts")
         if name in own and getattr(value, name) is None and getattr(context, name) is not None
     }
     return dataclasses.replace(value, **filled) if filled else value

@@ -21,6 +21,7 @@ from reweigh.objectives.rgd import RGD
 from reweigh.objectives.rgd_auto import RGDAuto
 from reweigh.objectives.scdro import SCDRO
 from reweigh.objectives.self_paced import SelfPaced
+from reweigh.objectives.small_loss import SmallLoss
 from reweigh.objectives.superloss import SuperLoss
 from reweigh.objectives.term import TERM
 from reweigh.objectives.term_ema import TERMEma
@@ -61,6 +62,8 @@ INSTANCES: tuple[Objective, ...] = (
     SelfPaced(every=1),
     SelfPaced(every=2, soft="linear"),
     OHEM(keep=0.3),
+    SmallLoss(forget=0.3),
+    SmallLoss(forget=0.4, gradual=0.5, steps=4),
     RGDAuto(),
     RGDAuto(gamma=0.5, quantile=0.5, normalize="mean"),
     Redescending(tau=1.0),

@@ -28,6 +28,7 @@ from reweigh.objectives.rgd import RGD
 from reweigh.objectives.rgd_auto import RGDAuto
 from reweigh.objectives.scdro import SCDRO
 from reweigh.objectives.self_paced import SelfPaced
+from reweigh.objectives.small_loss import SmallLoss
 from reweigh.objectives.superloss import SuperLoss
 from reweigh.objectives.term import TERM
 from reweigh.objectives.term_ema import TERMEma
@@ -216,8 +217,8 @@ def test_whole_sample_weights_are_copies(objective):
         of_owner = np.bincount(np.repeat(np.arange(SIZE), COPIES), copied_grad, SIZE)
         differences += [abs(loss - copied), np.abs(grad - of_owner).max()]
         differences += [np.abs(here[name] - there[name]).max() for name in as_numpy(here)]
-    # OHEM keeps a number of units, and a unit of weight 3 is one unit: see its card.
-    assert (max(differences) < 1e-6) != isinstance(objective, OHEM)
+    # OHEM and its opposite keep a number of units, and a unit of weight 3 is one unit: see their cards.
+    assert (max(differences) < 1e-6) != isinstance(objective, (OHEM, SmallLoss))
 
 
 @every

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
+from reweigh import Context, method
 from reweigh.objectives.chi2_dro import Chi2DRO
 from reweigh.objectives.cvar import CVaR
 from reweigh.objectives.doro import DORO
@@ -258,3 +259,22 @@ def test_the_chi_square_ball_does_not_know_the_unit_of_the_loss(objective, scale
     scaled = objective.weigh((LOSSES * scale).astype(np.float32), ()).weights
     np.testing.assert_allclose(scaled, ordinary, rtol=1e-4, atol=1e-5)
     assert np.ptp(ordinary) > 0.5
+
+
+@pytest.mark.parametrize(("forget", "kept"), [(0.0, 10), (0.3, 7), (0.31, 6), (0.95, 1)])
+def test_small_loss_averages_the_easiest(forget, kept):
+    losses = np.random.default_rng(0).permutation(np.arange(10.0) ** 1.5)
+    assert float(method(f"small_loss:forget={forget}").objective(losses)) == pytest.approx(
+        np.sort(losses)[:kept].mean()
+    )
+
+
+def test_small_loss_forgets_more_and_more():
+    """The schedule of co-teaching, by steps: a straight line from nothing to the share, then level."""
+    objective = method("small_loss:forget=0.4,gradual=0.5").build(Context(steps=8)).objective
+    losses, state, kept = np.arange(1.0, 11.0), objective.init(), []
+    for _ in range(6):
+        weighed = objective.weigh(losses, state)
+        state = weighed.state
+        kept.append(int((weighed.weights > 0).sum()))
+    assert kept == [10, 9, 8, 7, 6, 6]

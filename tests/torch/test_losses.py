@@ -14,15 +14,21 @@ from hypothesis import strategies as st
 import reweigh
 from reweigh.torch.losses import (
     BCE,
+    GCE,
     LDAM,
     MSE,
+    SCE,
+    VS,
     ClassBalanced,
     ClassLoss,
+    ClassWeights,
     CosineLinear,
     CrossEntropy,
+    Deferred,
     Focal,
     LabelSmoothing,
     LargeMargin,
+    LogitAdjusted,
     Loss,
     Poly,
     effective_number_weights,
@@ -40,6 +46,12 @@ CLASSIFIERS = [
     LabelSmoothing(),
     LabelSmoothing(over="C-1"),
     Poly(),
+    ClassWeights(class_counts=(5, 3, 1)),
+    Deferred(class_counts=(5, 3, 1)),
+    LogitAdjusted(class_counts=(5, 3, 1)),
+    VS(class_counts=(5, 3, 1)),
+    GCE(),
+    SCE(),
 ]
 NAMES = [repr(loss) for loss in CLASSIFIERS]
 
@@ -228,7 +240,7 @@ def test_finite_value_and_gradient_for_huge_logits(loss):
     (gradient,) = torch.autograd.grad(losses.sum(), output)
     assert losses.isfinite().all()
     assert gradient.isfinite().all()
-    assert (losses[1:] > 1e3).all()
+    assert (losses[1:] > (1.4 if isinstance(loss, GCE) else 1e3)).all()  # GCE is bounded by 1/q
 
 
 @pytest.mark.parametrize("loss", CLASSIFIERS, ids=NAMES)
@@ -452,6 +464,14 @@ def test_cosine_head():
         (lambda: LargeMargin(lam=-0.1), "lam"),
         (lambda: ClassBalanced(beta=1.0), "beta"),
         (lambda: LDAM(scale=0), "scale"),
+        (lambda: ClassWeights(power=-1), "power"),
+        (lambda: Deferred(start=1.5), "start"),
+        (lambda: Deferred(base="focal"), "base"),
+        (lambda: VS(gamma=-1), "gamma"),
+        (lambda: LogitAdjusted(t=math.inf), "t"),
+        (lambda: GCE(q=0.0), "q"),
+        (lambda: SCE(log_zero=1.0), "log_zero"),
+        (lambda: SCE(alpha=-1.0), "alpha"),
         (lambda: BCE(pos_weight=0.0), "pos_weight"),
     ],
 )
@@ -463,3 +483,105 @@ def test_settings_are_checked(make, message):
 def test_empty_batch():
     for loss in CLASSIFIERS:
         assert loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).shape == (0,)
+
+
+# --- long tails and wrong labels: the authors' formulas on the same inputs, values and gradients ---
+
+COUNTS = (500, 60, 7)
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(16, 3, generator=generator, dtype=torch.float64)
+    return logits.requires_grad_(), torch.randint(3, (16,), generator=generator)
+
+
+def authors_vs(logits, target, gamma, tau):
+    """Kini et al.: logits over the inverse frequencies to a power, smallest one, plus tau times the log shares."""
+    inverse = (1 / torch.tensor(COUNTS, dtype=torch.float64)) ** gamma
+    shares = torch.tensor(COUNTS, dtype=torch.float64) / sum(COUNTS)
+    return torch.nn.functional.cross_entropy(
+        logits / (inverse / inverse.min()) + tau * shares.log(), target, reduction="none"
+    )
+
+
+def authors_adjusted(logits, target, tau):
+    """Menon et al.: logits plus the logarithm of the shares to a power and 1e-12."""
+    shares = torch.tensor(COUNTS, dtype=torch.float64) / sum(COUNTS)
+    return torch.nn.functional.cross_entropy(logits + (shares**tau + 1e-12).log(), target, reduction="none")
+
+
+def authors_sce(logits, target, alpha, beta, smallest):
+    """Wang et al.: cross entropy, and minus the sum of probabilities times the logarithm of clipped labels."""
+    labels = torch.nn.functional.one_hot(target, 3).double().clamp(smallest, 1.0)
+    reverse = -(torch.softmax(logits, 1) * labels.log()).sum(1)
+    return alpha * torch.nn.functional.cross_entropy(logits, target, reduction="none") + beta * reverse
+
+
+def authors_gce(logits, target, q):
+    own = torch.softmax(logits, 1).gather(1, target[:, None])[:, 0]
+    return (1 - own**q) / q
+
+
+@pytest.mark.parametrize(
+    ("loss", "reference"),
+    [
+        (VS(gamma=0.2, t=1.25), lambda x, y: authors_vs(x, y, 0.2, 1.25)),
+        (VS(gamma=0.3, t=0.0), lambda x, y: authors_vs(x, y, 0.3, 0.0)),
+        (LogitAdjusted(), lambda x, y: authors_adjusted(x, y, 1.0)),
+        (LogitAdjusted(t=1.5), lambda x, y: authors_adjusted(x, y, 1.5)),
+        (SCE(alpha=0.1, beta=1.0), lambda x, y: authors_sce(x, y, 0.1, 1.0, math.exp(-4))),
+        (SCE(alpha=6.0, beta=0.1, log_zero=math.log(1e-4)), lambda x, y: authors_sce(x, y, 6.0, 0.1, 1e-4)),
+        (GCE(q=0.7), lambda x, y: authors_gce(x, y, 0.7)),
+        (GCE(q=1.0), lambda x, y: authors_gce(x, y, 1.0)),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Loss) else "",
+)
+def test_against_the_authors_formula(loss, reference):
+    (logits, target), (theirs, _) = batch(), batch()
+    ours = loss.bind(COUNTS)(logits, target)
+    expected = reference(theirs, target)
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
+    (weighted, by_them) = ((values * torch.arange(16.0)).sum() for values in (ours, expected))
+    weighted.backward()
+    by_them.backward()
+    torch.testing.assert_close(logits.grad, theirs.grad, atol=1e-6, rtol=1e-6)
+
+
+def test_class_weights_are_those_of_scikit_learn():
+    compute_class_weight = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(COUNTS)).numpy()
+    expected = compute_class_weight("balanced", classes=[0, 1, 2], y=labels)
+    ours = ClassWeights().bind(COUNTS).sample_weight(torch.arange(3))
+    torch.testing.assert_close(ours.double(), torch.tensor(expected), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_class_weights_have_mean_one_over_the_data(power):
+    weights = ClassWeights(power=power).bind((90, 0, 10)).sample_weight(torch.arange(3))
+    assert float((weights * torch.tensor([0.9, 0.0, 0.1])).sum()) == pytest.approx(1.0)
+    assert float(weights[2] / weights[0]) == pytest.approx(9.0**power)
+    assert weights[1] == weights[2]  # a class without examples weighs what the rarest does
+
+
+def test_deferred_weights_are_the_authors_schedule():
+    """Cao et al.: beta 0 before epoch 160 of 200, then effective-number weights with beta 0.9999 that sum to C."""
+    target = torch.arange(3)
+    loss = Deferred().bind(COUNTS)
+    assert loss.sample_weight(target, progress=159 / 200) is None
+    effective = [(1 - 0.9999) / (1 - 0.9999**n) for n in COUNTS]
+    expected = torch.tensor([3 * e / sum(effective) for e in effective])
+    torch.testing.assert_close(loss.sample_weight(target, progress=160 / 200), expected, rtol=1e-5, atol=0)
+    logits = torch.randn(3, 3)
+    torch.testing.assert_close(loss(logits, target), CrossEntropy()(logits, target))
+    inner = Deferred(base=ClassWeights(base=Focal(gamma=1.0), power=0.5)).bind(COUNTS)
+    torch.testing.assert_close(inner(logits, target), Focal(gamma=1.0)(logits, target))
+    assert inner.sample_weight(target)[2] > 1
+
+
+def test_class_shares_act_on_the_class_axis():
+    """Segmentation: classes on axis 1, pixels after it."""
+    logits, target = torch.randn(2, 3, 4, 5), torch.randint(3, (2, 4, 5))
+    flat = logits.movedim(1, -1).reshape(-1, 3)
+    for loss in (VS().bind(COUNTS), LogitAdjusted().bind(COUNTS)):
+        torch.testing.assert_close(loss(logits, target).flatten(), loss(flat, target.flatten()))

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import reweigh
 from reweigh.torch.losses import MSE, CrossEntropy
-from reweigh.torch.steps import L2RW, RECOVER, SAM, Closure, MetaWeightNet, Plain, Projected
+from reweigh.torch.steps import CRT, L2RW, RECOVER, SAM, Closure, Coteaching, MetaWeightNet, Plain, Projected
 
 
 def point(*values, dtype=torch.float64):
@@ -756,3 +756,100 @@ def test_two_ranks_equal_the_whole_batch(tmp_path):
         assert_same(train(step, model, model, slice(0, 8)), first[name])
     for name in first:
         assert_same(first[name], second[name], **EXACT)
+
+
+# --- classifier re-training ---
+
+
+def test_crt_trains_a_new_classifier_on_frozen_features():
+    model, (inputs, target) = network(norm=False), data(16)
+    counts = torch.bincount(target, minlength=4)
+    optimizer = sgd(model, lr=0.1, momentum=0.9, weight_decay=0.1)
+    stepper = CRT(share=0.5, steps=4, class_counts=tuple(counts.tolist())).start(model)
+    for _ in range(2):
+        stepper.step(optimizer, closure_of(model, (inputs, target)))
+    trunk = snapshot(model[0])
+    features = model[:-1](inputs).detach()
+    for _ in range(2):
+        stepper.step(optimizer, closure_of(model, (inputs, target)))
+    assert_same(trunk, snapshot(model[0]), **EXACT)
+    # The same two steps on a layer of its own: from zero, every class counting the same.
+    layer = nn.Linear(5, 4)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+    own = sgd(layer, lr=0.1, momentum=0.9, weight_decay=0.1)
+    weights = (len(target) / (4 * counts.float()))[target]
+    for _ in range(2):
+        own.zero_grad()
+        (weights * CrossEntropy()(layer(features), target)).mean().backward()
+        own.step()
+    assert_same(snapshot(layer), snapshot(model[-1]), rtol=1e-5, atol=1e-6)
+
+
+def test_crt_goes_on_from_a_state():
+    batch, steppers, models = data(16), [], []
+    for _ in range(2):
+        model = network(norm=False)
+        models.append((model, sgd(model, lr=0.1)))
+        steppers.append(CRT(share=0.5, steps=4, class_counts=(4, 4, 4, 4)).start(model))
+    (model, optimizer), (other, _) = models
+    for _ in range(3):
+        steppers[0].step(optimizer, closure_of(model, batch))
+    other.load_state_dict(model.state_dict())
+    steppers[1].load_state_dict(steppers[0].state_dict())
+    for stepper, (one, its_optimizer) in zip(steppers, models, strict=True):
+        stepper.step(its_optimizer, closure_of(one, batch))
+    assert_same(snapshot(model), snapshot(other), **EXACT)
+
+
+def test_crt_names_what_it_needs():
+    with pytest.raises(ValueError, match="needs to know class_counts"):
+        reweigh.method("crt").build(reweigh.Context(steps=10))
+    built = reweigh.method("crt").build(reweigh.Context(steps=10, class_counts=[3, 1]))
+    assert (built.step.steps, built.step.class_counts) == (10, (3, 1))
+    with pytest.raises(ValueError, match=r"last layer is an nn\.Linear, got no parameters"):
+        built.step.start(nn.Flatten())
+
+
+# --- co-teaching ---
+
+
+def test_coteaching_against_the_authors_code():
+    """Three steps of Han et al.: each network on the other's smallest losses, at a rate that rises."""
+    model, batch = network(norm=False), data(10)
+    stepper = Coteaching(forget=0.4, gradual=0.5, steps=4).start(model)
+    first, second = copy.deepcopy(model), copy.deepcopy(stepper.twin)
+    assert not torch.equal(model[0].weight, stepper.twin[0].weight)
+    optimizer = sgd(model, lr=0.1, momentum=0.9)
+    optimizers = [sgd(net, lr=0.1, momentum=0.9) for net in (first, second)]
+    for step in range(3):
+        stepper.step(optimizer, closure_of(model, batch))
+        inputs, target = batch
+        kept = int((1 - 0.4 * min(step / 2, 1.0)) * 10 + 1e-9)
+        losses = [nn.functional.cross_entropy(net(inputs), target, reduction="none") for net in (first, second)]
+        chosen = [torch.sort(values.detach()).indices[:kept] for values in losses]
+        for its, mine, theirs in zip(optimizers, losses, reversed(chosen), strict=True):
+            its.zero_grad()
+            mine[theirs].mean().backward()
+            its.step()
+        assert int((stepper.weights > 0).sum()) == kept
+    assert_same(snapshot(first), snapshot(model), rtol=1e-6, atol=1e-6)
+    assert_same(snapshot(second), snapshot(stepper.twin), rtol=1e-6, atol=1e-6)
+
+
+def test_coteaching_goes_on_from_a_state():
+    batch, whole, cut = data(10), network(norm=False), network(norm=False)
+    config = Coteaching(forget=0.4, steps=4)
+    whole_optimizer, cut_optimizer = (torch.optim.Adam(net.parameters(), lr=0.01) for net in (whole, cut))
+    one, two = config.start(whole), config.start(cut)
+    for _ in range(2):
+        one.step(whole_optimizer, closure_of(whole, batch))
+    cut.load_state_dict(whole.state_dict())
+    cut_optimizer.load_state_dict(copy.deepcopy(whole_optimizer.state_dict()))
+    two.load_state_dict(copy.deepcopy(one.state_dict()))
+    for stepper, net, optimizer in ((one, whole, whole_optimizer), (two, cut, cut_optimizer)):
+        stepper.step(optimizer, closure_of(net, batch))
+    assert_same(snapshot(whole), snapshot(cut), **EXACT)
+    with pytest.raises(ValueError, match="would be ignored"):
+        reweigh.method("rgd+coteaching").build(reweigh.Context(steps=4))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and t
     from reweigh.objectives.rgd_auto import RGDAuto
     from reweigh.objectives.scdro import SCDRO
     from reweigh.objectives.self_paced import SelfPaced
+    from reweigh.objectives.small_loss import SmallLoss
     from reweigh.objectives.superloss import SuperLoss
     from reweigh.objectives.term import TERM
     from reweigh.objectives.term_ema import TERMEma
@@ -52,6 +53,7 @@ __all__ = [
     "SuperLoss",
     "SelfPaced",
     "OHEM",
+    "SmallLoss",
 ]
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, ClassVar, Self
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh.torch.losses._base import ClassLoss, Loss, PerClass, check_classes, counts_of
+from reweigh.torch.losses._base import counts_of
+from reweigh.torch.losses._class_weighted import ClassWeighted
 
 __all__ = ["ClassBalanced", "effective_number_weights"]
-
-_BASES = ("cross_entropy", "focal", "label_smoothing", "large_margin", "poly")
 
 
 def effective_number_weights(class_counts: Sequence[int], beta: float) -> tuple[float, ...]:
@@ -43,7 +39,7 @@ def effective_number_weights(class_counts: Sequence[int], beta: float) -> tuple[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBalanced(ClassLoss):
+class ClassBalanced(ClassWeighted):
     r"""Any loss, with class weights by the effective number of examples.
 
     .. math:: w_y = C \cdot \frac{(1-\beta)/(1-\beta^{n_y})}{\sum_j (1-\beta)/(1-\beta^{n_j})}
@@ -84,59 +80,13 @@ class ClassBalanced(ClassLoss):
     """
 
     beta: float = 0.9999
-    base: str | Loss = "cross_entropy"
-    class_counts: tuple[int, ...] | None = None
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"beta": (0.9, 0.99, 0.999, 0.9999)}
-    needs: ClassVar[tuple[str, ...]] = ("class_counts",)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         validate.fraction("beta", self.beta, zero=True, one=False)
-        object.__setattr__(self, "_base", _loss(self.base, self.ignore_index))
-        if self.class_counts is not None:
-            object.__setattr__(self, "class_counts", counts_of(self.class_counts, "class_balanced"))
-            object.__setattr__(self, "_weights", PerClass(effective_number_weights(self.class_counts, self.beta)))
+        super().__post_init__()
 
-    def bind(self, class_counts: Sequence[int] | None = None) -> Self:
-        """The same loss for these class counts; the base gets them too."""
-        if class_counts is None:
-            return self
-        base = self.base if isinstance(self.base, str) else self.base.bind(class_counts)
-        return replace(self, class_counts=counts_of(class_counts, "class_balanced"), base=base)
-
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        """The base's losses, unweighted."""
-        check_classes(output, target, soft=True, classes=len(counts_of(self.class_counts, "class_balanced")))
-        return self._under(output, target)
-
-    def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
-        """The weight of each unit's class; for a soft target the mean weight under it."""
-        counts_of(self.class_counts, "class_balanced")
-        weights: PerClass = self.__dict__["_weights"]
-        return weights.of(target, self.mask(target))
-
-    def mask(self, target: Tensor) -> Tensor | None:
-        """The base's mask."""
-        return self._under.mask(target)
-
-    def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
-        """The base's floor."""
-        known = classes if self.class_counts is None else len(self.class_counts)
-        return self._under.floor(target, known)
-
-    @property
-    def _under(self) -> Loss:
-        return self.__dict__["_base"]
-
-
-def _loss(base: str | Loss, ignore_index: int | None) -> Loss:
-    if isinstance(base, Loss):
-        if ignore_index is None:
-            return base
-        if not isinstance(base, ClassLoss):
-            raise ValueError(f"`ignore_index` marks class indices, got {ignore_index} with {base!r}. Leave it out.")
-        return replace(base, ignore_index=ignore_index)
-    validate.one_of("base", base, _BASES, "Or pass a loss itself, such as Focal(gamma=1.0).")
-    module = import_module(f"reweigh.torch.losses.{base}")
-    return getattr(module, module.__all__[0])(ignore_index=ignore_index)
+    def weights_of(self, counts: tuple[int, ...]) -> tuple[float, ...]:
+        """Inverse effective numbers."""
+        return effective_number_weights(counts, self.beta)

@@ -1,6 +1,8 @@
 """Steps: one file each; the file name is the name on the command line."""
 
 from reweigh.torch.steps._base import Closure, Step, Stepper
+from reweigh.torch.steps.coteaching import Coteaching
+from reweigh.torch.steps.crt import CRT
 from reweigh.torch.steps.fine_tune import FineTune
 from reweigh.torch.steps.l2rw import L2RW
 from reweigh.torch.steps.meta_weight_net import MetaWeightNet
@@ -9,4 +11,17 @@ from reweigh.torch.steps.projected import Projected
 from reweigh.torch.steps.recover import RECOVER
 from reweigh.torch.steps.sam import SAM
 
-__all__ = ["Closure", "Step", "Stepper", "Plain", "SAM", "RECOVER", "L2RW", "MetaWeightNet", "FineTune", "Projected"]
+__all__ = [
+    "Closure",
+    "Step",
+    "Stepper",
+    "Plain",
+    "SAM",
+    "RECOVER",
+    "L2RW",
+    "MetaWeightNet",
+    "FineTune",
+    "CRT",
+    "Coteaching",
+    "Projected",
+]
