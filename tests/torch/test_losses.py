@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from decimal import Decimal, getcontext
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -551,7 +552,7 @@ def test_against_the_authors_formula(loss, reference):
 def test_class_weights_are_those_of_scikit_learn():
     compute_class_weight = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor(COUNTS)).numpy()
-    expected = compute_class_weight("balanced", classes=[0, 1, 2], y=labels)
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
     ours = ClassWeights().bind(COUNTS).sample_weight(torch.arange(3))
     torch.testing.assert_close(ours.double(), torch.tensor(expected), rtol=1e-6, atol=0)
 

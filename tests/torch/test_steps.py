@@ -16,7 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 import reweigh
 from reweigh.torch.losses import MSE, CrossEntropy
-from reweigh.torch.steps import CRT, L2RW, RECOVER, SAM, Closure, Coteaching, MetaWeightNet, Plain, Projected
+from reweigh.torch.steps import (
+    CRT,
+    L2RW,
+    RECOVER,
+    SAM,
+    Closure,
+    Coteaching,
+    MetaWeightNet,
+    Plain,
+    Projected,
+    WeightDecay,
+)
 
 
 def point(*values, dtype=torch.float64):
@@ -853,3 +864,12 @@ def test_coteaching_goes_on_from_a_state():
     assert_same(snapshot(whole), snapshot(cut), **EXACT)
     with pytest.raises(ValueError, match="would be ignored"):
         reweigh.method("rgd+coteaching").build(reweigh.Context(steps=4))
+
+
+def test_weight_decay_is_the_optimizers_own():
+    batch, models = data(), [network(norm=False) for _ in range(2)]
+    optimizers = [sgd(models[0], lr=0.1, momentum=0.9), sgd(models[1], lr=0.1, momentum=0.9, weight_decay=0.01)]
+    for _ in range(3):
+        for config, model, optimizer in zip((WeightDecay(strength=0.01), Plain()), models, optimizers, strict=True):
+            config.start(model).step(optimizer, closure_of(model, batch))
+    assert_same(snapshot(models[0]), snapshot(models[1]), **EXACT)

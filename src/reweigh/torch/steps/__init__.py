@@ -10,6 +10,7 @@ from reweigh.torch.steps.plain import Plain
 from reweigh.torch.steps.projected import Projected
 from reweigh.torch.steps.recover import RECOVER
 from reweigh.torch.steps.sam import SAM
+from reweigh.torch.steps.weight_decay import WeightDecay
 
 __all__ = [
     "Closure",
@@ -23,5 +24,6 @@ __all__ = [
     "FineTune",
     "CRT",
     "Coteaching",
+    "WeightDecay",
     "Projected",
 ]
