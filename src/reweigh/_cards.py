@@ -50,7 +50,7 @@ def packages(path: Path) -> set[str]:
 
 def _lineage(path: Path, name: str) -> list[ast.ClassDef]:
     """A class and those it inherits from, as far as the files of its folder define them."""
-    for place in (path, path.with_name("_base.py")):
+    for place in (path, *sorted(path.parent.glob("_[!_]*.py"))):
         kind = _names(place).get(name)
         if isinstance(kind, ast.ClassDef):
             bases = [base.id for base in kind.bases if isinstance(base, ast.Name)]
