@@ -31,7 +31,9 @@ def use(device: torch.device | str) -> None:
     global _current
     _current = resolve(device) if isinstance(device, str) else device
     if ":" in str(_current):
-        torch.accelerator.set_device_index(_current.index)
+        # The first releases that have it call it otherwise.
+        choose = getattr(torch.accelerator, "set_device_index", None) or torch.accelerator.set_device_idx
+        choose(_current.index)
 
 
 def use_one_of(name: str, accelerators: int, number: int) -> None:
