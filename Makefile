@@ -16,7 +16,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow test-oldest test-tensorflow test-ray dist lint format pins docs bench clean
+.PHONY: help demo test test-fast test-slow test-mutants test-oldest test-tensorflow test-ray dist lint format pins docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -69,6 +69,10 @@ test-oldest: $(OLDEST)/stamps/ready ## test the lowest admitted versions, in an 
 # A process that has registered a device keeps it, so these tests have processes of their own.
 test-device: $(STAMPS)/dev ## run trainings, commands and estimators on a second device made of host memory
 	REWEIGH_SECOND_DEVICE=1 $(BIN)/python -m pytest -n $(WORKERS) -m device tests/device
+
+# Half an hour or more: outside CI.
+test-mutants: $(STAMPS)/dev ## plant bugs and count how many of them the tests notice
+	nice -n 15 $(BIN)/python tests/mutants.py
 
 # TensorFlow brings 1.5 GB and its own pins, so it lives apart and outside the ordinary run.
 $(TENSORFLOW)/stamps/ready: pyproject.toml constraints.txt
