@@ -43,7 +43,7 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 # Notebooks are text; they are executed by every build, and a cell that fails ends it.
 nb_execution_mode = "force"
-nb_execution_timeout = 300
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 def call(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command that sees none of this process's Python settings; on failure show what it printed."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = children.run(command, cwd=cwd, env=clean)
+    done = children.run(command, cwd=cwd, env=clean, seconds=900)
     assert not check or done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
     return done
 
