@@ -30,7 +30,7 @@ ORDER = [
 #: The same inside the bench. The lab knows recipes by name alone, and imports one when it is asked for.
 BENCH_ORDER = [
     *("errors", "limits", "spreadsheet", "files", "registry", "draws", "tables", "catalogue", "models", "train"),
-    *("lab", "report", "recipes", "compare", "cli"),
+    *("lab", "report", "recipes", "compare", "own", "cli"),
 ]
 #: Private modules that a room above may use: how states and sums are handled is shared by all hosts, and is no user's.
 SHARED = {

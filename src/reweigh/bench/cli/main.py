@@ -1,4 +1,4 @@
-"""The command line: `reweigh compare`, `predict`, `run`, `report`, `list` and `data`.
+"""The command line: `reweigh compare`, `judge`, `predict`, `run`, `report`, `list` and `data`.
 
 Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 70 a bug; 130 interrupted, 143
 terminated and 129 hung up, all three with what was finished on disk.
@@ -26,6 +26,8 @@ from reweigh.bench.errors import MissingFileError, UserError
 app = SubcommandApp()
 #: The exit code of a bug, as in sysexits.h.
 BUG = 70
+#: How long a comparison of data searches; your own training runs to its end unless it is given a time.
+_DEFAULT_BUDGET = "2m"
 
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
 
@@ -189,7 +191,7 @@ def compare_command(
     source: Annotated[str | None, Positional, arg(metavar="SOURCE")] = None,
     /,
     target: str = "",
-    budget: str = "2m",
+    budget: str = _DEFAULT_BUDGET,
     model: Repeated = (),
     method: Repeated = (),
     metric: str = "",
@@ -201,6 +203,11 @@ def compare_command(
     time: str = "",
     test: str = "",
     image_size: int = 32,
+    script: str = "",
+    select: str = "",
+    seeds: int = 10,
+    tune: str = "5",
+    lr: float = 1.0,
     jobs: int | None = None,
     device: str = "cpu",
     precision: Precision = "float32",
@@ -217,11 +224,13 @@ def compare_command(
         reweigh compare sales.parquet --target amount --time day --model lightgbm
         reweigh compare photos/                    # a folder of class folders of images
         reweigh compare adult                      # a named table, fetched once
+        reweigh compare train.py:train --metric test/accuracy --select val/accuracy --budget 6h
+        reweigh compare --script "python train.py --seed {seed} --lr {lr}" --lr 3e-4 --metric test/f1 --select val/f1
         reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
 
     Args:
-        source: A CSV, TSV, Parquet or Arrow file, a folder of class folders of images, or the name of a table
-            (`reweigh list data`).
+        source: A CSV, TSV, Parquet or Arrow file, a folder of class folders of images, the name of a table
+            (`reweigh list data`), or your own training as file.py:function.
         target: The column to predict.
         budget: How long to search, such as 90s, 10m or 1h.
         model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
@@ -238,19 +247,44 @@ def compare_command(
         time: A column of moments: the latest rows are tested on.
         test: A file of rows to test on, instead of splits.
         image_size: Height and width that images are scaled to.
+        script: Your own training as a command. {seed}, {lr}, {lr_factor}, {method} and {directory} are filled in, and
+            REWEIGH_METHOD is set; it prints its scores as JSON Lines.
+        select: For your own training: the validation score that chooses settings and epochs.
+        seeds: For your own training: paired seeds of every method.
+        tune: For your own training: trials of every method, or none.
+        lr: For a script: the learning rate that {lr} stands for.
         jobs: Processes at once; if not given, one per core, or one per accelerator where these train.
         device: Where to train: auto takes an accelerator where there is one and prints which; cpu; cuda, cuda:1, mps
             and the like. Boosters always take the cpu, which is also faster for small networks.
         precision: float32, or bfloat16 or float16 for forward passes of networks in mixed precision.
         runs_dir: Where runs, reports and models are kept.
     """
-    from reweigh.bench.cli import compare
-    from reweigh.bench.compare.request import Request, data_question
-
     check_methods(method)
     check_folder(runs_dir)
     console = SafeConsole()
     place = devices.chosen(device, precision, console)
+    if script or (source or "").partition(":")[0].endswith(".py"):
+        from reweigh.bench.cli import own
+
+        if script and source:
+            raise UserError(f"give either a source or `--script`, got both: {source!r} and {script!r}.")
+        return own.compare_training(
+            script or source or "",
+            console,
+            methods=method,
+            budget="" if budget == _DEFAULT_BUDGET else budget,
+            metric=metric,
+            select=select,
+            seeds=seeds,
+            tune=_trials(tune),
+            lr=lr,
+            jobs=devices.processes(jobs, place),
+            device=place,
+            out=runs_dir / f"own-{Path((source or 'script').partition(':')[0]).stem}",
+        )
+    from reweigh.bench.cli import compare
+    from reweigh.bench.compare.request import Request, data_question
+
     question = data_question(
         source,
         target=target,
@@ -275,6 +309,40 @@ def compare_command(
         precision=precision,
     )
     return compare.compare(request, console)
+
+
+@app.command(name="judge")
+def judge_command(
+    scores: Annotated[Path, Positional, arg(metavar="SCORES")],
+    /,
+    metric: str,
+    baseline: str = "mean",
+    method: str = "method",
+    seed: str = "seed",
+    data: str = "",
+    smallest: bool | None = None,
+) -> int:
+    """The verdict over trainings that exist already: paired intervals, correction, several data sets, a page.
+
+    For example:
+        reweigh judge scores.csv --metric accuracy --baseline plain
+        reweigh judge wandb_export.csv --metric test/accuracy --method config.method --seed config.seed
+
+    Args:
+        scores: A CSV, TSV or Parquet file with one training per row (method, seed and scores), or long with the columns
+            metric and value. Exports of Weights & Biases and MLflow work as they are.
+        metric: The score to judge by.
+        baseline: The method that all others are compared with.
+        method: The column with the method.
+        seed: The column with the seed; trainings of equal seeds are compared pairwise.
+        data: The column with the data set, if there are several.
+        smallest: Whether less is better; told by the score's name if not given.
+    """
+    from reweigh.bench.cli import own
+
+    return own.judge_scores(
+        scores, SafeConsole(), metric=metric, baseline=baseline, method=method, seed=seed, data=data, smallest=smallest
+    )
 
 
 @app.command(name="predict")

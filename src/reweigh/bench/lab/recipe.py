@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The package whose files are the recipes. It stands on this room, so it is known here by its name alone.
 _PACKAGE = "reweigh.bench.recipes"
 #: Recipes behind a command of their own: their question is about the user's data and not a preset's.
-_SELF_REPORTING = {"compare": "reweigh.bench.compare.recipe"}
+_SELF_REPORTING = {"compare": "reweigh.bench.compare.recipe", "own": "reweigh.bench.own.recipe"}
 
 #: Factors that multiply the loss, one per step, where a run is a scale control.
 Scale = np.ndarray[Any, Any] | None

@@ -69,7 +69,7 @@ class Table:
         The recorded number that is reported, and `metric_name` what it is called.
     select
         The recorded validation number that chooses epochs and hyper-parameters; the rule is its largest value, or
-        its smallest with `smallest=True`.
+        its smallest with `smallest=True`. Empty where epochs and settings were chosen elsewhere.
     primary
         The row whose comparison with the baseline is declared beforehand.
     seeds, trials
@@ -88,6 +88,8 @@ class Table:
         every other number is a random draw of its own. The learning rate is then the recipe's to draw as well.
     notes
         What departs from the paper, for the page.
+    names
+        What readers call rows whose label is not their name, by label.
     """
 
     title: str
@@ -107,6 +109,7 @@ class Table:
     draws: str = ""
     notes: tuple[str, ...] = ()
     rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Table:
@@ -139,6 +142,8 @@ class Table:
     @property
     def rule(self) -> str:
         """The selection rule in words."""
+        if not self.select:
+            return "as the trainings were reported"
         return f"{'smallest' if self.smallest else 'largest'} {self.select}, earliest epoch on ties"
 
     def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -100,7 +100,7 @@ def shown(table: Table, label: str) -> str:
         plan.NORMALISED: f"{table.primary}, mean weight one",
         plan.SCALED_BASELINE: f"{plan.BASELINE} × mean weight of {table.primary}",
     }
-    return controls.get(label, label)
+    return table.names.get(label) or controls.get(label, label)
 
 
 def stand_ins(results: Results) -> dict[str, str]:

@@ -1,0 +1,303 @@
+"""A comparison of the user's own training: probe, tune every method alike, compare on paired seeds, control scale."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from reweigh.bench.errors import UserError
+from reweigh.bench.lab import plan
+from reweigh.bench.lab import results as gathered
+from reweigh.bench.lab.executors.children import Children, Here
+from reweigh.bench.lab.executors.local import Crew, Display, Failure, OutOfTimeError, execute
+from reweigh.bench.lab.plan import Question
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.own import folder
+from reweigh.bench.own.recipe import FINDINGS, NAME, Settings, TrainingError
+from reweigh.bench.own.result import Comparison
+from reweigh.method import method
+
+#: The name of the one column.
+_COLUMN = "your training"
+#: Words of a score's name that say that less is better.
+_LESS_IS_BETTER = ("loss", "error", "perplexity", "nll", "rmse", "mse", "mae", "brier", "regret")
+#: Seeds after which a decision is looked for, as a share of all; the last look is at all of them.
+_FIRST_LOOK = 0.5
+#: What the first of two looks may spend of the five percent; together they keep to it (Bonferroni).
+_FIRST_ALPHA = 0.0125
+
+Ended = Literal["finished", "decided", "time", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inquiry:
+    """What is asked about a training, with everything checked; `budget` is in seconds."""
+
+    source: str
+    fingerprint: str
+    methods: tuple[str, ...]
+    metric: str
+    select: str
+    root: Path
+    seeds: int = 10
+    tune: int = 5
+    budget: float = math.inf
+    jobs: int = 1
+    smallest: bool | None = None
+    base_lr: float = 1.0
+    device: str | None = None
+    title: str = "Your training"
+    #: Where seeds are splits of one data set: test rows over training rows.
+    overlap: float = 0.0
+    column: str = _COLUMN
+
+    def __post_init__(self) -> None:
+        if self.seeds < 2:
+            raise UserError(f"`seeds` must be at least 2, got {self.seeds}: one pair shows nothing.")
+        if self.tune < 1:
+            raise UserError(f"`tune` must be at least 1, got {self.tune}.")
+        if self.jobs < 0:
+            raise UserError(f"`jobs` must be at least 0, got {self.jobs}. 0 runs everything in this process.")
+        _check_scores(self.metric, self.select)
+
+    def question(self) -> Question:
+        """The question for the plan."""
+        rows = _rows(self.methods)
+        settings = Settings(
+            source=self.source,
+            fingerprint=self.fingerprint,
+            base_lr=self.base_lr,
+            metric=self.metric,
+            select=self.select,
+            device=self.device,
+            tuned=self.tune > 1,
+        )
+        smallest = less_is_better(self.metric) if self.smallest is None else self.smallest
+        table = Table(
+            title=self.title,
+            question="Does re-weighting help in this training?",
+            columns=(Column(name=self.column, settings={}),),
+            methods=rows,
+            metric=self.metric,
+            metric_name=self.metric,
+            select=self.select,
+            primary=rows[1],
+            seeds=self.seeds,
+            trials=self.tune,
+            smallest=smallest,
+            overlap=self.overlap,
+        )
+        return Question(recipe=NAME, table=table, settings=dataclasses.asdict(settings))
+
+
+def compare(inquiry: Inquiry, display: Display) -> Comparison:
+    """Do all runs that the budget allows, and return what came out; what is done already is not done again."""
+    question = inquiry.question()
+    asking = _Asking(inquiry, question, display)
+    ended: Ended = "finished"
+    try:
+        with _crew(inquiry.jobs) as crew:
+            ended = asking.go(crew)
+    except OutOfTimeError:
+        ended = "time"
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    return asking.comparison(ended)
+
+
+def less_is_better(metric: str) -> bool:
+    """Whether a score's name says that less is better.
+
+    Examples
+    --------
+    >>> less_is_better("test/loss"), less_is_better("test/accuracy")
+    (True, False)
+    """
+    return any(word in metric.lower().replace("\\", "/").rpartition("/")[2] for word in _LESS_IS_BETTER)
+
+
+class _Asking:
+    def __init__(self, inquiry: Inquiry, question: Question, display: Display) -> None:
+        self.inquiry, self.question, self.display = inquiry, question, display
+        self.deadline = time.monotonic() + inquiry.budget
+        self.failures: list[Failure] = []
+        self.tuning: list[Spec] = []
+        self.final: list[Spec] = []
+
+    def go(self, crew: Crew) -> Ended:
+        """Stage by stage; returns how it ended."""
+        self._probe(crew)
+        if self.inquiry.tune > 1:
+            self.tuning = plan.tuning(self.question)
+            self._execute(crew, self.tuning, f"tuning, {self.inquiry.tune} trials of each method")
+        chosen = plan.choose(self.question, self.tuning, self.inquiry.root)
+        everything = plan.comparison(self.question, chosen)
+        looks = sorted({max(2, round(self.inquiry.seeds * _FIRST_LOOK)), self.inquiry.seeds})
+        for seeds in looks:
+            specs = [spec for spec in everything if spec.seed < seeds]
+            self._execute(crew, specs, f"comparison, {seeds} seeds")
+            self.final = specs
+            controls = [spec for spec in plan.scale_controls(self.question, specs) if self._has_weights(spec)]
+            self._execute(crew, controls, f"scale control, {seeds} seeds")
+            self.final = specs + controls
+            self._refuse_equal_rows()
+            if seeds < self.inquiry.seeds and self._decided():
+                return "decided"
+        return "finished"
+
+    def comparison(self, ended: Ended) -> Comparison:
+        """What can be said of the runs that are done."""
+        folder.write(self.inquiry.root, self.question.table, (*self.tuning, *self.final))
+        runs = [Run(spec, self.inquiry.root) for spec in (*self.tuning, *self.final)]
+        results = gathered.of_runs(NAME, self.question.table, runs)
+        return Comparison(
+            results=results,
+            root=self.inquiry.root,
+            ended=ended,
+            failures=tuple(self.failures),
+            findings=_findings(runs, self.question.table.primary),
+        )
+
+    def _probe(self, crew: Crew) -> None:
+        """Three short looks before hours are spent: does the training use its seed and its method?"""
+        specs = [
+            spec
+            for spec in plan.comparison(self.question, plan.as_written(self.question))
+            if (spec.label, spec.seed) in {(plan.BASELINE, 0), (plan.BASELINE, 1), (self.question.table.primary, 0)}
+        ]
+        failures = execute(
+            specs,
+            self.inquiry.root,
+            workers=crew,
+            display=self.display,
+            title="is the training fit to be compared?",
+            deadline=self.deadline,
+        )
+        for failure in failures:
+            if refusal := _refusal(failure.reason):
+                raise TrainingError(refusal)
+        if len(failures) == len(specs):
+            raise TrainingError(f"every training failed, the first with:\n{failures[0].reason.strip()}")
+        first, second = (self._last(spec) for spec in specs if spec.label == plan.BASELINE)
+        if first is not None and first == second:
+            raise TrainingError(
+                f"seeds 0 and 1 give the same {self.inquiry.metric}, {first!r}: the training ignores `run.seed`, or "
+                "the score cannot move. Seed data order and initial parameters with it (torch.manual_seed(run.seed))."
+            )
+
+    def _refuse_equal_rows(self) -> None:
+        """A method whose scores are those of plain training to the last digit, in all there is, was not used."""
+        plain = {spec.seed: spec for spec in self.final if spec.label == plan.BASELINE}
+        for label in self.question.table.methods[1:]:
+            if method(label) == method(plan.BASELINE):
+                continue
+            pairs = [
+                (self._scores(spec), self._scores(plain[spec.seed]))
+                for spec in self.final
+                if spec.label == label and spec.seed in plain and spec.settings == plain[spec.seed].settings
+            ]
+            # Accuracies of a few rows may be equal by chance, on two seeds even.
+            if len(pairs) >= 3 and all(ours and ours == theirs for ours, theirs in pairs):
+                raise TrainingError(
+                    f"{label} scores exactly what plain training scores on {len(pairs)} seeds: the training never "
+                    "uses the method it is given. Train with the criterion that `run.criterion(...)` returns."
+                )
+
+    def _decided(self) -> bool:
+        """Whether the primary comparison is decided at the level that an early look may use."""
+        results = gathered.of_runs(NAME, self.question.table, [Run(spec, self.inquiry.root) for spec in self.final])
+        difference = results.columns[0].differences.get(results.table.primary) if results.columns else None
+        return difference is not None and difference.p < _FIRST_ALPHA
+
+    def _execute(self, crew: Crew, specs: Sequence[Spec], title: str) -> None:
+        if not specs:
+            return
+        failed = {failure.spec.id for failure in self.failures}
+        wanted = [spec for spec in specs if spec.id not in failed]
+        self.failures += execute(
+            wanted, self.inquiry.root, workers=crew, display=self.display, title=title, deadline=self.deadline
+        )
+
+    def _has_weights(self, spec: Spec) -> bool:
+        source = self.inquiry.root / NAME / str(spec.scale_from)
+        return (source / "arrays" / "mean_weight.npy").exists()
+
+    def _scores(self, spec: Spec) -> list[dict[str, Any]]:
+        """All scores of a run that is done; those under `run/` are about the weights."""
+        run = Run(spec, self.inquiry.root)
+        records = run.records() if run.done else []
+        return [{key: value for key, value in record.items() if not key.startswith("run/")} for record in records]
+
+    def _last(self, spec: Spec) -> float | None:
+        run = Run(spec, self.inquiry.root)
+        return float(run.records()[-1][self.inquiry.metric]) if run.done else None
+
+
+def _crew(jobs: int) -> AbstractContextManager[Crew]:
+    return Children(jobs) if jobs else Here()
+
+
+def _rows(methods: Sequence[str]) -> tuple[str, ...]:
+    others = [text for text in dict.fromkeys(methods) if text != plan.BASELINE]
+    if not others:
+        raise UserError("`methods` must name a method beside mean, which is what all are compared with.")
+    for text in others:
+        method(text)  # a misspelt one is refused before anything runs
+    return (plan.BASELINE, *others)
+
+
+def _check_scores(metric: str, select: str) -> None:
+    """Refuse a choice by the score that is reported, and a report of the score that chooses."""
+    if not metric:
+        raise UserError("`metric` must name the score to judge by, such as 'test/accuracy'.")
+    if metric == select or not select:
+        raise UserError(
+            f"`select` must name a validation score that chooses epochs and settings, got {select or metric!r}: chosen "
+            "by the score that is reported, every method looks better than it is. Report 'val/...' and 'test/...' "
+            "scores."
+        )
+    if _part(select) == "test":
+        raise UserError(f"`select` must be a validation score, got {select!r}, which is named as a test score.")
+    if _part(metric) in ("val", "valid", "validation", "dev", "train"):
+        raise UserError(f"`metric` must be a test score, got {metric!r}, which chooses epochs and settings elsewhere.")
+
+
+def _part(score: str) -> str:
+    return score.replace("_", "/").replace(".", "/").partition("/")[0].lower()
+
+
+def _refusal(reason: str) -> str:
+    """The message of a `TrainingError` at the end of a traceback; empty for other errors."""
+    marker = f"{TrainingError.__name__}: "
+    line = reason.strip().rpartition("\n")[2]
+    return line.partition(marker)[2] if marker in line else ""
+
+
+def _findings(runs: Sequence[Run], primary: str) -> tuple[str, ...]:
+    """What the weights of the primary row did in most of its runs: saturated, or never active."""
+    counts: dict[str, int] = {}
+    mine = [run for run in runs if run.spec.label == primary and run.spec.stage == "final" and run.done]
+    for run in mine:
+        for finding in run.records()[-1].get(FINDINGS, ()):
+            kind = finding.partition(":")[0]
+            counts[kind] = counts.get(kind, 0) + 1
+    texts = {f.partition(":")[0]: f for run in mine for f in run.records()[-1].get(FINDINGS, ())}
+    return tuple(texts[kind] for kind, count in counts.items() if 2 * count > len(mine))
+
+
+def folder_for(name: str, fingerprint: str, out: Path | str | None) -> Path:
+    """Where the runs are kept: the folder given, or one named after the training."""
+    return Path(out) if out is not None else Path("runs") / f"{name}-{fingerprint[:6]}"
+
+
+def available_jobs(jobs: int | None) -> int:
+    """Processes at once: as given, or all cores."""
+    return (os.cpu_count() or 1) if jobs is None else jobs
