@@ -61,7 +61,7 @@ class Training:
     >>> run = Training(reweigh.method("rgd:tau=1"), seed=0)
     >>> criterion = run.criterion(torch.nn.CrossEntropyLoss())
     >>> outputs = torch.zeros(4, 2, requires_grad=True)
-    >>> round(float(criterion(outputs, torch.tensor([0, 1, 0, 1]))), 4)  # 0.6931 times a weight of 1.4142
+    >>> round(criterion(outputs, torch.tensor([0, 1, 0, 1])).item(), 4)  # 0.6931 times a weight of 1.4142
     0.9803
     """
 
