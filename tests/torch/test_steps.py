@@ -849,6 +849,18 @@ def test_coteaching_against_the_authors_code():
     assert_same(snapshot(second), snapshot(stepper.twin), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_coteaching_makes_a_second_optimizer_of_every_kind(kind):
+    model = network()
+    optimizer = kind(model.parameters(), lr=0.03, weight_decay=0.2)
+    stepper = Coteaching(forget=0.4, steps=4).start(model)
+    stepper.step(optimizer, Closure(model=model, batch=data(), losses=CrossEntropy()))
+    (ours,), (theirs,) = optimizer.param_groups, stepper.twin_optimizer.param_groups
+    assert {name: value for name, value in theirs.items() if name != "params"} == {
+        name: value for name, value in ours.items() if name != "params"
+    }
+
+
 def test_coteaching_goes_on_from_a_state():
     batch, whole, cut = data(10), network(norm=False), network(norm=False)
     config = Coteaching(forget=0.4, steps=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -140,7 +141,9 @@ class LiveCoteaching(Stepper):
                 {**group, "params": [own[id(parameter)] for parameter in group["params"]]}
                 for group in optimizer.param_groups
             ]
-            self.twin_optimizer = type(optimizer)(groups, **optimizer.defaults)
+            kind = type(optimizer)
+            taken = inspect.signature(kind).parameters  # AdamW has defaults that it does not take
+            self.twin_optimizer = kind(groups, **{k: v for k, v in optimizer.defaults.items() if k in taken})
             if self._saved is not None:
                 self.twin_optimizer.load_state_dict(self._saved)
         for ours, theirs in zip(optimizer.param_groups, self.twin_optimizer.param_groups, strict=True):
