@@ -294,6 +294,33 @@ def test_small_loss_ohem():
     assert (kept == ~hardest).all()
 
 
+def signalled(text, signal, losses=LOSSES):
+    return method(text).objective.weigh(losses, (), signal=signal).weights
+
+
+@identity
+def test_rho():
+    same(signalled("rho:keep=1", np.arange(8.0)), np.ones(8))
+
+
+@identity
+def test_rho_ohem():
+    distinct = LOSSES + np.arange(8) / 100
+    same(signalled("rho:keep=0.4", np.full(8, 0.3), distinct), weights("ohem:keep=0.4", distinct))
+
+
+@identity
+def test_entropy():
+    same(signalled("entropy:power=0", np.linspace(0.1, 0.9, 8)), np.ones(8))
+    same(signalled("entropy", np.ones(8)), np.ones(8))
+
+
+@identity
+def test_lin_upper():
+    same(weights("lin_upper:r=1e9"), np.ones(8))
+    same(weights("lin_upper", np.full(8, 2.0)), np.ones(8))
+
+
 def corrected(text, counts=COUNTS, classifier=None):
     context = Context(class_counts=counts, classifier=classifier)
     return method(text).post.fit(OUTPUT, TARGET, context)(OUTPUT)

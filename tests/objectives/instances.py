@@ -12,13 +12,16 @@ from reweigh.objectives.chi2_dro import Chi2DRO
 from reweigh.objectives.cvar import CVaR
 from reweigh.objectives.dft import DFT
 from reweigh.objectives.doro import DORO
+from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.group_dro import GroupDRO
 from reweigh.objectives.kl_dro import KLDRO
+from reweigh.objectives.lin_upper import LinUpper
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.ohem import OHEM
 from reweigh.objectives.redescending import Redescending
 from reweigh.objectives.rgd import RGD
 from reweigh.objectives.rgd_auto import RGDAuto
+from reweigh.objectives.rho import Rho
 from reweigh.objectives.scdro import SCDRO
 from reweigh.objectives.self_paced import SelfPaced
 from reweigh.objectives.small_loss import SmallLoss
@@ -62,6 +65,8 @@ INSTANCES: tuple[Objective, ...] = (
     SelfPaced(every=1),
     SelfPaced(every=2, soft="linear"),
     OHEM(keep=0.3),
+    LinUpper(),
+    LinUpper(delta=0.5, r=0.4, warmup=1),
     SmallLoss(forget=0.3),
     SmallLoss(forget=0.4, gradual=0.5, steps=4),
     RGDAuto(),
@@ -69,6 +74,9 @@ INSTANCES: tuple[Objective, ...] = (
     Redescending(tau=1.0),
     Redescending(tau=1.0, power=2.0, surrogate=True),
 )
+
+#: Those that weigh by more than the loss, with a suite of their own.
+SIGNALLED: tuple[Objective, ...] = (Rho(keep=0.3), Rho(keep=0.6), Entropy(), Entropy(power=0.5))
 
 
 def listed_classes() -> set[type[Objective]]:

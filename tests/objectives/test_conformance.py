@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from instances import INSTANCES, N_GROUPS, listed_classes
+from instances import INSTANCES, N_GROUPS, SIGNALLED, listed_classes
 
 from reweigh.method import hyper_parameters
 from reweigh.objectives.absgd import ABSGD
@@ -80,7 +80,7 @@ def differentiated(objective, framework, losses, state, **beside):
 
 
 def test_every_file_has_an_instance():
-    assert {type(objective) for objective in INSTANCES} == listed_classes()
+    assert {type(objective) for objective in (*INSTANCES, *SIGNALLED)} == listed_classes()
 
 
 @every

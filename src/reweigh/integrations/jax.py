@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from reweigh.integrations._missing import missing
-from reweigh.objectives._base import Nonfinite, Objective, State, mean, measured, state_like
+from reweigh.objectives._base import Nonfinite, Objective, State, beside, mean, measured, state_like
 
 if find_spec("jax") is None:
     raise missing("jax", "jax")
@@ -89,9 +89,9 @@ def value_and_grad(
     Returns
     -------
     Callable
-        `step(state, *arguments, mask=, sample_weight=, groups=, count=)`, which returns `(loss, Step), gradients`.
-        Pure: it may be put into `jit`, `scan`, `vmap` and sharded programs. Inside `shard_map`, loss, losses and
-        `plain` are those of the device's own shard; see :doc:`/exact` for `count` and gradients there.
+        `step(state, *arguments, mask=, sample_weight=, groups=, signal=, index=, count=)`, which returns `(loss, Step),
+        gradients`. Pure: it may be put into `jit`, `scan`, `vmap` and sharded programs. Inside `shard_map`, loss,
+        losses and `plain` are those of the device's own shard; see :doc:`/exact` for `count` and gradients there.
 
     Examples
     --------
@@ -111,18 +111,22 @@ def value_and_grad(
         mask: Array | None = None,
         sample_weight: Array | None = None,
         groups: Array | None = None,
+        signal: Array | None = None,
+        index: Array | None = None,
         count: Any = None,
     ) -> tuple[tuple[Array, Step], Any]:
         def evaluate(*given: Any) -> tuple[Array, Step]:
             returned = losses_of(*given)
             losses, aux = returned if has_aux else (returned, None)
             loss, following = objective.apply(
-                losses, state, mask=mask, sample_weight=sample_weight, groups=groups, count=count, nonfinite=nonfinite
-            )
+                losses, state, mask=mask, sample_weight=sample_weight, groups=groups, signal=signal, index=index,
+                count=count, nonfinite=nonfinite,
+            )  # fmt: skip
             # The same expressions as inside `apply`: the compiler evaluates them once.
             flat, measure = measured(jax.lax.stop_gradient(losses), mask, sample_weight, nonfinite)
-            beside = None if groups is None else jnp.reshape(groups, -1)
-            weights = objective.weigh(flat, state_like(state, flat), measure=measure, groups=beside).weights
+            of_group = None if groups is None else jnp.reshape(groups, -1)
+            seen = beside(objective, flat, signal, index, losses)
+            weights = objective.weigh(flat, state_like(state, flat), measure=measure, groups=of_group, **seen).weights
             return loss, Step(following, mean(flat, measure), flat, weights, aux)
 
         return transform(evaluate, argnums=argnums, has_aux=True)(*arguments)

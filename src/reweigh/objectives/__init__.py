@@ -16,13 +16,16 @@ if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and t
     from reweigh.objectives.cvar import CVaR
     from reweigh.objectives.dft import DFT
     from reweigh.objectives.doro import DORO
+    from reweigh.objectives.entropy import Entropy
     from reweigh.objectives.group_dro import GroupDRO
     from reweigh.objectives.kl_dro import KLDRO
+    from reweigh.objectives.lin_upper import LinUpper
     from reweigh.objectives.mean import Mean
     from reweigh.objectives.ohem import OHEM
     from reweigh.objectives.redescending import Redescending
     from reweigh.objectives.rgd import RGD
     from reweigh.objectives.rgd_auto import RGDAuto
+    from reweigh.objectives.rho import Rho
     from reweigh.objectives.scdro import SCDRO
     from reweigh.objectives.self_paced import SelfPaced
     from reweigh.objectives.small_loss import SmallLoss
@@ -54,6 +57,9 @@ __all__ = [
     "SelfPaced",
     "OHEM",
     "SmallLoss",
+    "LinUpper",
+    "Rho",
+    "Entropy",
 ]
 
 

@@ -67,6 +67,11 @@ class Objective(ABC):
     #: Whether `weigh` takes NumPy arrays as well as tensors, and gives weights in memory of their own. Tensors in the
     #: processor's memory are then weighed by NumPy, which selects, sorts and makes small steps several times as fast.
     neutral: ClassVar[bool] = False
+    #: What `weigh` needs beside the losses, as keywords of its own: `"signal"`, a second number per unit, or `"index"`,
+    #: which unit of the data each is. Objectives that name none are never given either; one that does is not `neutral`.
+    takes: ClassVar[tuple[str, ...]] = ()
+    #: What the signal is, and how to pass it, for the error where it is missing.
+    signal_is: ClassVar[str] = ""
 
     @property
     @abstractmethod
@@ -120,6 +125,8 @@ class Objective(ABC):
         mask: Array | None = None,
         sample_weight: Array | None = None,
         groups: Array | None = None,
+        signal: Array | None = None,
+        index: Array | None = None,
         count: Any = None,
         nonfinite: Nonfinite | None = None,
     ) -> tuple[ArrayT, State]:
@@ -138,6 +145,11 @@ class Objective(ABC):
             the mean divides by their sum.
         groups
             Integer group of each unit, for objectives over groups.
+        signal
+            A second number per unit, for objectives that weigh by more than the loss: a reference model's loss, an
+            entropy. No gradient flows through it; others ignore it.
+        index
+            Which unit of the data each is, for objectives that remember units; others ignore it.
         count
             The denominator to use instead of the number (or weight) of units at hand: the total over the
             micro-batches of a step, or `reweigh.torch.global_count(...)` under data parallel.
@@ -164,7 +176,11 @@ class Objective(ABC):
         if count is not None:
             validate.positive("count", count, "It is the number of units to divide by.")
         state = state_like(state, flat)
-        weighed = weigh(self, stop_gradient(flat), state, measure, groups)
+        if self.takes:
+            seen = beside(self, flat, signal, index, checked)
+            weighed = self.weigh(stop_gradient(flat), state, measure=measure, groups=groups, **seen)
+        else:
+            weighed = weigh(self, stop_gradient(flat), state, measure, groups)
         integral = self.integral(flat, state)
         if integral is None:
             loss = descend(flat, weighed, measure, count, own=self.neutral)
@@ -211,6 +227,8 @@ class Objective(ABC):
         mask: Array | None = None,
         sample_weight: Array | None = None,
         groups: Array | None = None,
+        signal: Array | None = None,
+        index: Array | None = None,
         count: Any = None,
         nonfinite: Nonfinite | None = None,
     ) -> ArrayT:
@@ -227,9 +245,33 @@ class Objective(ABC):
             mask=mask,
             sample_weight=sample_weight,
             groups=groups,
+            signal=signal,
+            index=index,
             count=count,
             nonfinite=nonfinite,
         )[0]
+
+
+def beside(objective: Objective, losses: Array, signal: Any, index: Any, shaped: Array | None = None) -> dict[str, Any]:
+    """What an objective takes beside the losses, as keywords of its `weigh`: vectors of their framework, constant.
+
+    `losses` are the flat ones, `shaped` those that the caller's arrays have the shape of. Objectives that take nothing
+    get nothing.
+    """
+    given = {"signal": signal, "index": index}
+    found: dict[str, Any] = {}
+    for name in objective.takes:
+        flat = _beside(name, required(objective, name, given[name]), losses if shaped is None else shaped)
+        found[name] = stop_gradient(cast(flat, losses.dtype) if name == "signal" else flat)
+    return found
+
+
+def required(objective: Objective, name: str, given: Any) -> Any:
+    """What an objective cannot weigh without, or the error that says how to pass it."""
+    if given is None:
+        what = objective.signal_is if name == "signal" else "the number of each unit in the data, index=indices"
+        raise ValueError(f"{objective!r} needs `{name}`, got None. It is {what}.")
+    return given
 
 
 def check_losses(losses: Any) -> Array:

@@ -12,6 +12,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
+from reweigh.torch._entropy import entropy
 from reweigh.torch.chunked import chunked_cross_entropy
 from reweigh.torch.reweighted import Reweighted, global_count
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _ROOMS = ("averages", "losses", "samplers", "steps")
 
-__all__ = ["Reweighted", "chunked_cross_entropy", "global_count", "averages", "losses", "samplers", "steps"]
+__all__ = ["Reweighted", "chunked_cross_entropy", "entropy", "global_count", "averages", "losses", "samplers", "steps"]
 
 
 def __dir__() -> list[str]:

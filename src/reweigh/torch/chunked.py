@@ -372,6 +372,11 @@ def _check_options(objective: Objective, level: str, reduction: str, count: Any,
             f"{objective!r} remembers something between steps, and a function does not. Take the plain losses, "
             "objective=Mean() with reduction='none', and pass them to `objective.apply(losses, state, mask=...)`."
         )
+    if objective.takes:
+        raise TypeError(
+            f"{objective!r} weighs by more than the loss. Take the plain losses, objective=Mean() with "
+            "reduction='none', and pass them on: objective(losses, signal=..., mask=...)."
+        )
     validate.one_of("level", level, ("token", "sequence"))
     validate.one_of("reduction", reduction, ("mean", "sum", "none"))
     if count is not None:

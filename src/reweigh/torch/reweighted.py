@@ -12,7 +12,7 @@ from reweigh import _validate as validate
 from reweigh._array import dot, flatten, widen
 from reweigh.method import Method, ObjectiveLike, as_method
 from reweigh.monitor import Monitor
-from reweigh.objectives._base import Nonfinite, Objective, Weighed, check_losses, raise_if_not_finite, total
+from reweigh.objectives._base import Nonfinite, Objective, Weighed, beside, check_losses, raise_if_not_finite, total
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.rgd import RGD, RGDOptions
 from reweigh.torch._criterion import Criterion, Elements
@@ -78,7 +78,8 @@ class Reweighted(nn.Module):
     -------
     Tensor
         `criterion(output, target)` gives a scalar; the criterion's own keywords (`input=`, `target=`,
-        `target_lengths=`) work as well. Per call: `count` (denominator), `groups`, and `sample_weight`, one per unit
+        `target_lengths=`) work as well. Per call: `count` (denominator), `groups`, `signal` and `index` for objectives
+        that weigh by more than the loss, and `sample_weight`, one per unit
         or one per element of the loss, through which no gradient flows.
 
     Examples
@@ -184,6 +185,8 @@ class Reweighted(nn.Module):
         *inputs: Any,
         sample_weight: Tensor | None = None,
         groups: Tensor | None = None,
+        signal: Tensor | None = None,
+        index: Tensor | None = None,
         count: Tensor | float | None = None,
         **keywords: Any,
     ) -> Tensor:
@@ -209,7 +212,7 @@ class Reweighted(nn.Module):
             self._without_gradient = self.training
             weighed = Weighed(torch.ones_like(units.seen))
         else:
-            weighed = self._weigh(units, groups)
+            weighed = self._weigh(units, groups, signal, index)
             self._last = (Units(units.own.detach(), units.seen, units.measure), weighed.weights)
             counted = elements if sample_weight is None else units  # weights of units are the caller's, and count
             self._elements = (counted.own.detach(), counted.measure)
@@ -269,7 +272,21 @@ class Reweighted(nn.Module):
             measure = finite.to(own.dtype) if measure is None else torch.where(finite, measure, 0.0)
         return Units(own, seen, measure)
 
-    def _weigh(self, units: Units, groups: Tensor | None) -> Weighed:
+    def _weigh(
+        self, units: Units, groups: Tensor | None, signal: Tensor | None = None, index: Tensor | None = None
+    ) -> Weighed:
+        if self.objective.takes:
+            signal, index = (
+                given.flatten() if given is not None and given.numel() == units.seen.numel() else given
+                for given in (signal, index)
+            )
+            seen = beside(self.objective, units.seen, signal, index)
+            if self.objective.stateful:
+                raise NotImplementedError(
+                    f"{self.objective!r} remembers something and takes {', '.join(self.objective.takes)}: call its "
+                    "`apply` in a loop of your own."
+                )
+            return self.objective.weigh(units.seen, (), measure=units.measure, groups=groups, **seen)
         if groups is not None:
             groups = groups.flatten() if groups.numel() == units.seen.numel() else groups
             if groups.shape != units.seen.shape:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reweigh.objectives import Objective
-from reweigh.objectives._base import descend, state_like
+from reweigh.objectives._base import beside, descend, state_like
 
 
 class LiveObjective:
@@ -32,11 +32,14 @@ class LiveObjective:
         sample_weight: Tensor | None = None,
         count: Any = None,
         groups: Tensor | None = None,
+        signal: Tensor | None = None,
+        index: Tensor | None = None,
     ) -> Tensor:
         """The loss to descend."""
         self.losses = losses.detach()
+        seen = beside(self.objective, self.losses, signal, index)
         weighed = self.objective.weigh(
-            self.losses, state_like(self.state, self.losses), measure=sample_weight, groups=groups
+            self.losses, state_like(self.state, self.losses), measure=sample_weight, groups=groups, **seen
         )
         self.weights, self._following = weighed.weights, weighed.state
         loss = descend(losses, weighed, sample_weight, count)

@@ -73,7 +73,7 @@ def group_key(method: Method, training: Training) -> str | None:
     """
     if any(slot in ("sampler", "step", "average") for slot, _ in method.parts()):
         return None
-    if "n_groups" in getattr(method.objective, "needs", ()):
+    if "n_groups" in getattr(method.objective, "needs", ()) or method.objective.takes:
         return None
     if training.nonfinite != "propagate":  # one member's broken step is not the others'
         return None

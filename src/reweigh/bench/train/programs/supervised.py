@@ -19,6 +19,8 @@ from reweigh.bench.train.records import Record
 from reweigh.bench.train.schedule import Training
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import Built, Method
+from reweigh.objectives import Entropy
+from reweigh.torch import entropy
 from reweigh.torch.steps import SAM, Closure, Plain
 
 #: Steps that take gradients for nothing but a direction before the optimiser sees them.
@@ -107,17 +109,20 @@ class Supervised(Program):
         if self.augment is not None:
             x = self.augment(x, self.augmentation)
 
+        signals: dict[int, Tensor] = {}
+
         def objective(losses: Tensor) -> Tensor:
             own = self.loss.sample_weight(y, step / self.steps)
             drawn = self.sampler.sample_weight(indices, losses.detach())
             groups = None if self.groups is None else self.groups[indices]
+            seen: dict[str, Any] = {"groups": groups, "signal": signals.get(len(losses)), "index": indices}
             # A regulariser that a model has of its own is not a unit's loss: it comes after weighting.
             penalty: Tensor | float = getattr(self.module, "penalty", 0.0) * self.loss_scale
             if drawn is None:
-                return live(losses, own, groups=groups) + penalty
+                return live(losses, own, **seen) + penalty
             # Correction factors make the estimate unbiased for the mean over the data, so the count divides it.
             measure = drawn if own is None else drawn * own
-            return live(losses, measure, count=len(indices), groups=groups) + penalty
+            return live(losses, measure, count=len(indices), **seen) + penalty
 
         def losses_of(output: Tensor, target: Tensor) -> Tensor:
             losses = self.loss(widen(output), target)
@@ -126,6 +131,8 @@ class Supervised(Program):
                 if live.losses is None:
                     self.nonfinite.judge(losses.detach(), step)
                 live.losses = losses.detach()
+                if isinstance(live.objective, Entropy):
+                    signals[len(losses)] = entropy(output)
             return losses
 
         closure = Closure(

@@ -1,0 +1,36 @@
+"""How undecided a prediction is."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from reweigh._array import widen
+
+__all__ = ["entropy"]
+
+
+@torch.no_grad()
+def entropy(logits: Tensor) -> Tensor:
+    """The entropy of each prediction over the largest there is, without gradient: 0 is sure, 1 is undecided.
+
+    Parameters
+    ----------
+    logits
+        Of shape `(..., classes)`.
+
+    Returns
+    -------
+    Tensor
+        Of shape `(...)`, between 0 and 1, float32 at least.
+
+    Examples
+    --------
+    >>> import torch
+    >>> entropy(torch.tensor([[0.0, 0.0], [50.0, 0.0]]))
+    tensor([1., 0.])
+    """
+    log_probabilities = torch.log_softmax(widen(logits), -1)
+    return -(log_probabilities.exp() * log_probabilities).sum(-1).clamp(max=0.0) / math.log(logits.shape[-1])
