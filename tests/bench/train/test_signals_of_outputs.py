@@ -30,7 +30,7 @@ def test_entropy_is_that_of_the_outputs():
     model, x, y = nn.Linear(4, 3), own.task.x_train, own.task.y_train
     model.load_state_dict(own.module.state_dict())
     driver = Driver(own)
-    driver.take()
+    driver.run_epoch()
     output = model(x)
     weights = torch.distributions.Categorical(logits=output).entropy().detach() / np.log(3)
     loss = (weights * nn.functional.cross_entropy(output, y, reduction="none")).mean()
@@ -40,7 +40,7 @@ def test_entropy_is_that_of_the_outputs():
 
 def test_a_reference_is_not_made_up():
     with pytest.raises(ValueError, match=r"needs `signal`, got None.*under a reference model"):
-        Driver(program("rho")).take()
+        Driver(program("rho")).run_epoch()
 
 
 def test_signals_need_a_loop_of_their_own():
