@@ -1065,3 +1065,46 @@ def test_time_is_linear_in_the_rows(tmp_path):
     assert encoder.width == 20 + 8 * 33 + 4
     assert all(np.isfinite(matrix).all() for matrix in matrices)
     assert duplicates_across(table[parts.train], table[parts.test]) == 0
+
+
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64, pl.Int16, pl.Int64, pl.UInt8])
+def test_columns_without_gaps_are_encoded_as_those_with_gaps_are(dtype):
+    """Numbers that are read as they lie in memory have the features of the same numbers read cell by cell."""
+    draw = np.random.default_rng(0)
+    numbers = pl.Series("n", draw.integers(0, 100, 400)).cast(dtype)
+    frame = pl.DataFrame({"n": numbers, "y": np.where(draw.random(400) < 0.5, "a", "b")})
+    # In two chunks a column does not lie in one piece of memory, and is read cell by cell.
+    pieces = pl.concat([frame[:150], frame[150:]], rechunk=False)
+    assert pieces["n"].n_chunks() == 2
+    rows = np.sort(draw.permutation(400)[:300])
+    schema = describe(frame, target="y")
+    encoders = [TableEncoder.fit(own, schema, rows) for own in (frame, pieces)]
+    assert encoders[0].to_dict() == encoders[1].to_dict()
+    for chosen in (None, rows, rows[::-1]):
+        first, second = (e.transform(own, chosen) for e, own in zip(encoders, (frame, pieces), strict=True))
+        np.testing.assert_array_equal(first, second)
+    infinite = pl.DataFrame({"n": [1.0, float("inf"), 3.0, float("nan")], "y": ["a", "b", "a", "b"]})
+    assert np.isfinite(encoders[0].transform(infinite)).all()
+
+
+def test_ten_thousand_columns_do_not_cost_ten_seconds_a_split(monkeypatch):
+    """Counted, not timed: no column of plain numbers is cast or gathered by the table library."""
+    frame = pl.DataFrame(np.random.default_rng(0).normal(size=(60, 300)), schema=[f"c{i}" for i in range(300)])
+    frame = frame.with_columns(y=pl.Series(["a", "b"] * 30))
+    schema = describe(frame, target="y")
+    calls: list[str] = []
+    monkeypatch.setattr(values, "numbers", lambda series: calls.append(series.name))
+    encoder = TableEncoder.fit(frame, schema, np.arange(40))
+    for rows in (np.arange(40), np.arange(40, 50), np.arange(50, 60)):
+        assert encoder.transform(frame, rows).shape == (len(rows), 300)
+    assert calls == []
+
+
+def test_a_file_of_thousands_of_columns_is_read_in_few_looks(tmp_path, monkeypatch):
+    frame = pl.DataFrame(np.arange(60_000.0).reshape(20, 3000), schema=[f"c{i}" for i in range(3000)])
+    frame.write_parquet(tmp_path / "wide.parquet")
+    looks: list[int] = []
+    collect = pl.LazyFrame.collect
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda lazy, **more: looks.append(1) or collect(lazy, **more))
+    assert read(tmp_path / "wide.parquet").equals(frame)
+    assert len(looks) < 10

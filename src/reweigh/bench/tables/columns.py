@@ -75,6 +75,17 @@ class NumberColumn:
         known = _floats(values.numbers(cells))
         return cls(name=name, scale=Scale.fit(known), indicator=bool(np.isnan(known).any()))
 
+    @classmethod
+    def fit_plain(cls, name: str, numbers: Array) -> NumberColumn:
+        """From training cells none of which is missing."""
+        return cls(name=name, scale=Scale.fit(numbers.astype(np.float64)), indicator=False)
+
+    def fill_plain(self, numbers: Array, out: Array) -> None:
+        """Write the features of cells none of which is missing."""
+        out[:, 0] = self.scale.apply(numbers.astype(np.float64))
+        if self.indicator:
+            out[:, 1] = 0.0
+
     @property
     def features(self) -> tuple[str, ...]:
         """A name for each feature."""

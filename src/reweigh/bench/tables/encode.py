@@ -138,7 +138,10 @@ class TableEncoder:
 
         fitted: dict[str, AnyColumn] = {}
         for column in schema.features:
-            if column.kind != "text":
+            numbers = values.plain_numbers(frame.get_column(column.name)) if column.kind == "number" else None
+            if numbers is not None:
+                fitted[column.name] = kinds.NumberColumn.fit_plain(column.name, _those(numbers, rows))
+            elif column.kind != "text":
                 fitted[column.name] = _fit(column, cells(column.name), levels)
         texts = [column.name for column in schema.features if column.kind == "text"]
         levels, words = _within(fitted.values(), len(texts), levels, words, memory // (4 * height))
@@ -180,14 +183,20 @@ class TableEncoder:
         self._check(frame)
         height = frame.height if rows is None else len(rows)
         out = np.empty((height, self.width), dtype=np.float32)
+        sources = [_source(column, frame.get_column(column.name)) for column in self.columns]
         for top in range(0, height, _PIECE):
             bottom = min(top + _PIECE, height)
+            wanted = slice(top, bottom) if rows is None else rows[top:bottom]
             start = 0
-            for column in self.columns:  # all columns of a piece before the next: the piece stays in the cache
+            for column, source in zip(self.columns, sources, strict=True):
+                # All columns of a piece before the next: the piece stays in the cache.
                 stop = start + len(column.features)
-                cells = frame.get_column(column.name)
-                piece = cells.slice(top, bottom - top) if rows is None else cells.gather(rows[top:bottom])
-                column.fill(piece, out[top:bottom, start:stop])
+                place = out[top:bottom, start:stop]
+                if isinstance(source, pl.Series):
+                    column.fill(source[wanted] if isinstance(wanted, slice) else source.gather(wanted), place)
+                else:
+                    assert isinstance(column, kinds.NumberColumn)
+                    column.fill_plain(source[wanted], place)
                 start = stop
         return out
 
@@ -238,6 +247,16 @@ class TableEncoder:
         else:
             aim = NumberTarget(**target)
         return cls(columns=tuple(kinds.from_dict(column) for column in saved["columns"]), target=aim)
+
+
+def _source(column: AnyColumn, cells: pl.Series) -> pl.Series | Array:
+    """The cells of a column: as they lie in memory where they are numbers and none is missing."""
+    numbers = values.plain_numbers(cells) if isinstance(column, kinds.NumberColumn) else None
+    return cells if numbers is None else numbers
+
+
+def _those(numbers: Array, rows: Array | None) -> Array:
+    return numbers if rows is None else numbers[rows]
 
 
 def _some(cells: pl.Series, rows: Array | None) -> pl.Series:

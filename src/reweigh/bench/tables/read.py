@@ -25,6 +25,8 @@ Format = Literal["text", "parquet", "arrow", "arrow stream"]
 _SEPARATORS = (",", ";", "\t")
 #: Columns compress better than text: so much may Parquet and Arrow files grow, and so many bytes has a cell at least.
 _COLUMNAR_TIMES, _COLUMNAR_LEAST, _CELL = 200, 1 << 30, 8
+#: Bytes of raw columns that are read at once.
+_AT_ONCE = 32 << 20
 #: The first bytes of files that are not tables, what these are and what to do with them.
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive or an Excel workbook, not a table. Save the sheet as CSV, or unpack the archive",
@@ -114,7 +116,7 @@ def _format(path: Path) -> Format:
 
 
 def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFrame:
-    """Parquet and Arrow, one column at a time: beside the table only one raw column is ever in memory."""
+    """Parquet and Arrow, a few columns at a time: beside the table only those are ever in memory raw."""
     try:
         if kind == "arrow stream":
             whole = pl.read_ipc_stream(path)
@@ -125,9 +127,15 @@ def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFra
         wanted = [position for position, name in enumerate(names) if name not in skip]
         most = limits.most_unpacked(path.stat().st_size, times=_COLUMNAR_TIMES, least=_COLUMNAR_LEAST)
         # One value repeated a billion times is a few bytes in such a file: count before anything is unpacked.
-        if lazy.select(pl.len()).collect().item() * len(wanted) * _CELL > most:
+        height: int = lazy.select(pl.len()).collect().item()
+        if height * len(wanted) * _CELL > most:
             raise TableError(str(limits.too_large(path, most)))
-        return values.table(_checked(lazy.select(pl.nth(i)).collect().to_series(), path, most) for i in wanted)
+        # Each look at a file of thousands of columns reads what it says of all of them: take many at a time.
+        at_once = max(1, _AT_ONCE // (_CELL * max(height, 1)))
+        blocks = (wanted[start : start + at_once] for start in range(0, len(wanted), at_once))
+        return values.table(
+            _checked(column, path, most) for block in blocks for column in lazy.select(pl.nth(block)).collect()
+        )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         details = " ".join(str(error).split())[:100]
         raise TableError(f"{path} is damaged ({details}). Save or download it again.") from None

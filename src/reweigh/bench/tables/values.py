@@ -7,7 +7,9 @@ without a gap has integers where a longer one has floats), so cells are read by 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import polars as pl
 
 #: Cells that mean "missing", in addition to the empty one.
@@ -93,6 +95,20 @@ def numbers(series: pl.Series) -> pl.Series:
         return pl.Series(series.name, [None] * len(series), dtype=pl.Float64)
     values = series.cast(pl.Float64, strict=False)
     return values.set(~values.is_finite(), None)
+
+
+_PLAIN = (pl.Float32, pl.Float64, pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
+
+
+def plain_numbers(series: pl.Series) -> np.ndarray[Any, Any] | None:
+    """The cells of a column as they lie in memory, without a copy; None unless all of them are finite numbers.
+
+    A table of thousands of columns is read column by column for every split: `numbers` costs much more than a view.
+    """
+    if series.dtype not in _PLAIN or series.null_count() or series.n_chunks() != 1:
+        return None
+    numbers = series.to_numpy(allow_copy=False)
+    return None if series.dtype.is_float() and not np.isfinite(numbers).all() else numbers
 
 
 def words(series: pl.Series) -> pl.Series:
