@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Protocol
 
+from reweigh.bench.errors import UserError
+
 _MB = 1 << 20
 #: A packed file may grow to this many times its size, or to this many bytes if that is more; ordinary text grows 5-fold
 #: to 20-fold, and one byte in a thousand is the most that gzip can do.
@@ -24,7 +26,7 @@ class Readable(Protocol):
         ...
 
 
-class TooLargeError(ValueError):
+class TooLargeError(UserError):
     """A file would unpack to more than is sensible."""
 
 
@@ -51,14 +53,14 @@ def gunzip(path: Path) -> bytes:
     ------
     TooLargeError
         If it is much larger than the file should hold.
-    ValueError
+    UserError
         If the file is damaged.
     """
     try:
         with gzip.open(path) as file:
             return read_at_most(file, most_unpacked(path.stat().st_size), path)
     except (OSError, EOFError, zlib.error):
-        raise ValueError(f"{path} is gzip-compressed and damaged. Save or download it again.") from None
+        raise UserError(f"{path} is gzip-compressed and damaged. Save or download it again.") from None
 
 
 def read_at_most(file: Readable, most: int, path: Path) -> bytes:

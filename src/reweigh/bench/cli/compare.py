@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table as Shown
 
 from reweigh.bench.cli.stops import INTERRUPTED
-from reweigh.bench.compare import files, folder, hardest, model_card, request
+from reweigh.bench.compare import files, folder, hardest, model_card, request, shared
 from reweigh.bench.compare.answer import Answer, caveats
 from reweigh.bench.compare.model import write_predictions
 from reweigh.bench.compare.problem import Problem, load
@@ -67,6 +67,7 @@ def compare(given: Request, console: Console) -> int:
             on_stage=on_stage,
             device=given.device,
         )
+    shared.remove(root)
     results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
     for (column, label), reason in outcome.failed.items():
         console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)

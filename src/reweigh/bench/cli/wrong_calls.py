@@ -31,9 +31,11 @@ def write_details(error: Exception, arguments: Sequence[str]) -> Path:
         f"arguments: {list(arguments)}",
         "".join(traceback.format_exception(error)),
     ]
-    path = Path(tempfile.gettempdir()) / f"reweigh-bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    path.write_text("\n".join(lines))
-    return path
+    # A name that nobody can have guessed: in a shared folder a known one could be a link to another file.
+    descriptor, name = tempfile.mkstemp(prefix=f"reweigh-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
+    with os.fdopen(descriptor, "w") as file:
+        file.write("\n".join(lines))
+    return Path(name)
 
 
 def _about_path(error: OSError) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from reweigh.bench import catalogue, draws, tables
 from reweigh.bench.catalogue.images import Dataset, image_folder
 from reweigh.bench.catalogue.tables import NamedTable
+from reweigh.bench.compare.shared import EncodedRows
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
@@ -315,8 +316,11 @@ def with_test_rows(problem: Problem, parts: Split) -> Split:
     return Split(np.sort(np.concatenate([parts.train, parts.test])), parts.val, parts.val)
 
 
-def deal(problem: Problem, parts: Split) -> tuple[Task, TableEncoder | Pixels]:
-    """The task on these parts, and the preprocessing that its training rows made."""
+def deal(problem: Problem, parts: Split, encoded: EncodedRows | None = None) -> tuple[Task, TableEncoder | Pixels]:
+    """The task on these parts, and the preprocessing that its training rows made.
+
+    The rows of a table are taken from `encoded`, if given, or put there for other processes.
+    """
     rows = {"train": parts.train, "val": parts.val, "test": parts.test}
     if problem.images is not None:
         images, given = problem.images, problem.labels
@@ -329,7 +333,7 @@ def deal(problem: Problem, parts: Split) -> tuple[Task, TableEncoder | Pixels]:
         return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), pixels
     frame, schema = problem.table
     encoder = TableEncoder.fit(frame, schema, parts.train)
-    x = {part: torch.from_numpy(encoder.transform(frame, chosen)) for part, chosen in rows.items()}
+    x = {part: torch.from_numpy(_encode(encoder, frame, part, chosen, encoded)) for part, chosen in rows.items()}
     y = {part: torch.tensor(encoder.transform_target(frame, chosen)) for part, chosen in rows.items()}
     groups = _group_indices(problem)
     scale = float(getattr(encoder.target, "deviation", 1.0))
@@ -337,6 +341,13 @@ def deal(problem: Problem, parts: Split) -> tuple[Task, TableEncoder | Pixels]:
         y = {part: column[:, None] for part, column in y.items()}
     own = None if groups is None else torch.tensor(groups[parts.train])
     return _task(problem, x, y, _scorer(problem, rows, y, scale, groups), own), encoder
+
+
+def _encode(encoder: TableEncoder, frame: pl.DataFrame, part: str, rows: Array, encoded: EncodedRows | None) -> Array:
+    if encoded is None:
+        return encoder.transform(frame, rows)
+    shape = (len(rows), encoder.width)
+    return encoded.get(part, shape, lambda out: encoder.transform(frame, rows, out=out))
 
 
 def _task(problem: Problem, x: dict[str, Tensor], y: dict[str, Tensor], scorer: Any, groups: Tensor | None) -> Task:

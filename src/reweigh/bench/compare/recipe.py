@@ -10,10 +10,12 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from reweigh.bench.compare import shared
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
 from reweigh.bench.errors import UserError
@@ -143,24 +145,27 @@ def metric_named(name: str, problem: Problem) -> Metric:
 
 
 @functools.lru_cache(maxsize=1)
-def _task(question: DataQuestion, seed: int) -> Task:
-    """The task of one split; a process that trains many methods on it makes it once."""
+def _task(question: DataQuestion, seed: int, folder: Path | None) -> Task:
+    """The task of one split; a process that trains many methods on it makes it once.
+
+    Large data are encoded by one process, and shared with the others through `folder`.
+    """
     problem = load(question)
-    return deal(problem, parts_of(problem, seed))[0]
-
-
-#: Networks are trained as in every supervised recipe.
-_NETWORKS = supervised.recipe(lambda settings, seeds: _task(settings.question(), seeds.seed))
+    encoded = None if folder is None else shared.EncodedRows(folder, f"{question} {seed}")
+    return deal(problem, parts_of(problem, seed), encoded)[0]
 
 
 def train(
     settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """One training."""
+    folder = writer.directory.parent.parent / shared.FOLDER if settings.large else None
     if settings.model in boosters.LIBRARIES:
-        task = _task(settings.question(), seed)
+        task = _task(settings.question(), seed, folder)
         return fit(boosters.Boosting(settings.model, task, method, settings.training(), seed), writer)
-    return _NETWORKS.train(settings, method, seed, writer, scale)
+    # Networks are trained as in every supervised recipe.
+    networks = supervised.recipe(lambda settings, seeds: _task(settings.question(), seeds.seed, folder))
+    return networks.train(settings, method, seed, writer, scale)
 
 
 def group(settings: Settings, method: Method) -> str | None:

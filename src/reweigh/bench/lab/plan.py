@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column, Table
 from reweigh.method import Method, method
@@ -142,7 +143,7 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
     for spec in specs:
         run = Run(spec, root)
         if (reason := run.damage()) is not None:  # a choice among fewer trials than the others had is not fair
-            raise ValueError(f"run {spec.id} cannot be trusted: {reason}. The same command does it again.")
+            raise UserError(f"run {spec.id} cannot be trusted: {reason}. The same command does it again.")
         if not run.done:
             continue
         values = table.selecting(run.records())

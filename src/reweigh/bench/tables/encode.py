@@ -165,7 +165,7 @@ class TableEncoder:
         """Number of features."""
         return sum(len(column.features) for column in self.columns)
 
-    def transform(self, frame: pl.DataFrame, rows: Array | None = None) -> Array:
+    def transform(self, frame: pl.DataFrame, rows: Array | None = None, *, out: Array | None = None) -> Array:
         """The features of a table as a float32 matrix.
 
         Parameters
@@ -174,6 +174,8 @@ class TableEncoder:
             A table with the columns of training, in any order; others are left alone.
         rows
             Indices of the rows wanted; all of them unless given. The table itself is not copied.
+        out
+            Where to write, if not into a new matrix.
 
         Raises
         ------
@@ -182,7 +184,7 @@ class TableEncoder:
         """
         self._check(frame)
         height = frame.height if rows is None else len(rows)
-        out = np.empty((height, self.width), dtype=np.float32)
+        out = np.empty((height, self.width), dtype=np.float32) if out is None else out
         sources = [_source(column, frame.get_column(column.name)) for column in self.columns]
         for top in range(0, height, _PIECE):
             bottom = min(top + _PIECE, height)

@@ -105,7 +105,7 @@ def plain_numbers(series: pl.Series) -> np.ndarray[Any, Any] | None:
 
     A table of thousands of columns is read column by column for every split: `numbers` costs much more than a view.
     """
-    if series.dtype not in _PLAIN or series.null_count() or series.n_chunks() != 1:
+    if not isinstance(series.dtype, _PLAIN) or series.null_count() or series.n_chunks() != 1:
         return None
     numbers = series.to_numpy(allow_copy=False)
     return None if series.dtype.is_float() and not np.isfinite(numbers).all() else numbers
