@@ -47,7 +47,7 @@ def _run(arguments: Sequence[str]) -> int:
             return launch(arguments, nproc)
         return app.cli(args=list(arguments), prog="reweigh", description=_DESCRIPTION) or 0
     except KeyboardInterrupt:
-        SafeConsole(stderr=True).print("Interrupted. The same command goes on from here.")
+        SafeConsole(stderr=True).print("Interrupted. The same command resumes from here.")
         return stops.INTERRUPTED
     except BrokenPipeError:  # nobody is left to read a message
         raise
@@ -90,7 +90,7 @@ def run(
 ) -> int:
     """Run an experiment: tune every method alike, compare on paired seeds, write the report.
 
-    What is finished is not done again: after an interruption the same command goes on where it stopped.
+    What is finished is not done again: after an interruption the same command resumes where it stopped.
 
     For example:
         reweigh run longtail --preset smoke
@@ -163,19 +163,19 @@ def run(
         runs_dir=runs_dir,
         data_root=data_root,
     )
-    asked = experiment.question(recipe, options)
+    question = experiment.question(recipe, options)
     if dry_run:
-        tuning = [] if options.tuner == "optuna" else plan.tuning(asked)
+        tuning = [] if options.tuner == "optuna" else plan.tuning(question)
         if options.tuner == "optuna":
-            asks = sum(row.trials for row in tuning_optuna.rows(asked))
+            asks = sum(row.trials for row in tuning_optuna.rows(question))
             console.print(f"tune: {asks} trials, which Optuna proposes one after the other")
-        final = plan.comparison(asked, plan.as_written(asked))
-        shown, words = listing.runs(tuning, final, len(plan.scale_controls(asked, final)))
+        final = plan.comparison(question, plan.as_written(question))
+        shown, words = listing.runs(tuning, final, len(plan.scale_controls(question, final)))
         listing.show(shown, console)
         console.print(words)
         return 0
-    with RunDisplay(console, asked.table.metric) as display:
-        failures = experiment.run(asked, options, display)
+    with RunDisplay(console, question.table.metric) as display:
+        failures = experiment.run(question, options, display)
     results = collect(runs_dir, recipe=recipe)
     if any(one.columns for one in results):  # a page that shows nothing must not replace one that does
         report.terminal(results, console)
@@ -216,7 +216,7 @@ def compare_command(
     """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
 
     Every method is run as written first, then tuned on validation data with the same number of trials for each, then
-    compared on more and more splits until the time is over. The same command goes on where it stopped.
+    compared on more and more splits until the time is over. The same command resumes where it stopped.
 
     For example:
         reweigh compare people.csv --target income

@@ -63,8 +63,8 @@ class RunDisplay:
         """Say which run failed, and the last line of why."""
         last = failure.reason.strip().splitlines()[-1]
         spec = failure.spec
-        said = escape(f"{spec.column} · {spec.label} · seed {spec.seed}: {last}")
-        self.console.print(f"[red]failed[/red] {said}", highlight=False, markup=True)
+        line = escape(f"{spec.column} · {spec.label} · seed {spec.seed}: {last}")
+        self.console.print(f"[red]failed[/red] {line}", highlight=False, markup=True)
 
     def damaged(self, run: Run, reason: str) -> None:
         """Name a finished run whose results were changed since, and that is done again."""

@@ -94,16 +94,16 @@ def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> lis
     base = method(text)
     axes = {**({} if as_written else search_axes(base)), "": _rates(count)}
     longest = max(len(values) for values in axes.values())
-    found: dict[Trial, None] = {}
+    candidates: dict[Trial, None] = {}
     for i in range(longest * longest * count):
         # One axis more is shifted by one more for each full turn, so that combinations repeat late.
         turn = i // longest
         chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(axes.items())}
         rate = chosen.pop("")
-        found[Trial(method=str(with_values(base, chosen)), lr=lr * rate)] = None
-        if len(found) == count:
+        candidates[Trial(method=str(with_values(base, chosen)), lr=lr * rate)] = None
+        if len(candidates) == count:
             break
-    return list(found)
+    return list(candidates)
 
 
 def tuning(question: Question) -> list[Spec]:
@@ -117,7 +117,7 @@ def tuning(question: Question) -> list[Spec]:
             settings = question.row_settings(column, text)
             written = table.row(text).method
             candidates = draws if table.draws else trials
-            found = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
+            proposed = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -128,7 +128,7 @@ def tuning(question: Question) -> list[Spec]:
                     seed=TUNING_SEED,
                     stage="tune",
                 )
-                for trial in found
+                for trial in proposed
             ]
     return specs
 
@@ -149,7 +149,7 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
         values = table.selecting(run.records())
         trial = Trial(method=spec.method, lr=spec.settings["lr"], draw=spec.settings[table.draws] if table.draws else 0)
         candidates.setdefault((spec.column, spec.label), []).append((values[table.best(values)], trial))
-    chosen = {key: found[table.best([value for value, _ in found])][1] for key, found in candidates.items()}
+    chosen = {key: tried[table.best([value for value, _ in tried])][1] for key, tried in candidates.items()}
     untuned = as_written(question)
     return chosen | {key: untuned[key] for key in untuned if not _tunes(question, key[0])}
 

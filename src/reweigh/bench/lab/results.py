@@ -106,7 +106,7 @@ class Results:
     damaged: Sequence[str] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
     extra: Sequence[Figure] = ()
-    #: What is said first, where the question has an answer of its own; the verdict's words otherwise.
+    #: The first sentence of the report, where the question has an answer of its own; the verdict's words otherwise.
     headline: str = ""
     details: Sequence[str] = ()
 
@@ -142,11 +142,11 @@ def of_runs(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
     return _results(recipe, table, runs)
 
 
-def _of_recipe(root: Path, name: str, asked: Sequence[StoredQuestion]) -> Iterator[Results]:
+def _of_recipe(root: Path, name: str, stored: Sequence[StoredQuestion]) -> Iterator[Results]:
     """The results of all questions of a recipe, one for each set that shares a table."""
     recipe = recipes.load(name)
     tables: dict[str, list[StoredQuestion]] = collections.defaultdict(list)
-    for one in asked:
+    for one in stored:
         tables[json.dumps(_identity(one.question), sort_keys=True)].append(one)
     facts = [_identity(group[0].question) for group in tables.values()]
     for group, own in zip(tables.values(), facts, strict=True):

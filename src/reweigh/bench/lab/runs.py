@@ -1,4 +1,4 @@
-"""A run on disk: what was asked, what came out line by line, and whether it finished.
+"""A run on disk: what was asked, what was recorded line by line, and whether it finished.
 
 ```
 runs/longtail/3f9c21d07a44/
@@ -337,8 +337,8 @@ def _result_files(directory: Path) -> list[Path]:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _judge(run: Run, files: Sequence[Path]) -> str | None:

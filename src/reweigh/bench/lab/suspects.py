@@ -173,19 +173,19 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     if k is not None:
         validate.whole("k", k, 1)
     medians, hardest = _class_statistics(trajectory, groups)
-    found = _accumulate(trajectory, groups, medians, hardest)
-    limit = DEVIATIONS * _deviation(found.centred, found.seen)
+    totals = _accumulate(trajectory, groups, medians, hardest)
+    limit = DEVIATIONS * _deviation(totals.centred, totals.seen)
     # A run whose losses hardly differ has no suspects, however small its deviation is.
-    score = found.mean_excess / np.maximum(found.mean_excess + limit, 1e-12)
+    score = totals.mean_excess / np.maximum(totals.mean_excess + limit, 1e-12)
     order = np.argsort(-score, kind="stable")
     return Ranking(
         order=order[:k],
         score=score,
-        kind=_kinds(score, found, limit),
-        loss=found.late_loss,
-        class_median=found.late_median,
-        hardest_share=found.hardest_share,
-        excess=found.excess,
+        kind=_kinds(score, totals, limit),
+        loss=totals.late_loss,
+        class_median=totals.late_median,
+        hardest_share=totals.hardest_share,
+        excess=totals.excess,
         labels=given,
         compared_with_all=with_all,
         epochs=len(trajectory),
@@ -216,8 +216,8 @@ def precision_recall(ranking: Ranking | Sequence[int] | Array, truth: Sequence[b
 
     Examples
     --------
-    >>> found = precision_recall([2, 0, 1], [True, False, True])
-    >>> found.precision.tolist(), found.recall.tolist(), found.at_planted
+    >>> curve = precision_recall([2, 0, 1], [True, False, True])
+    >>> curve.precision.tolist(), curve.recall.tolist(), curve.at_planted
     ([1.0, 1.0, 0.6666666666666666], [0.5, 1.0, 1.0], 1.0)
     """
     order = ranking.order if isinstance(ranking, Ranking) else np.asarray(ranking, dtype=np.int64)
@@ -297,7 +297,7 @@ def _class_statistics(trajectory: Array, groups: _Groups) -> tuple[Array, Array]
     return medians, hardest
 
 
-class _Found(NamedTuple):
+class _Totals(NamedTuple):
     """What the epochs add up to, for every example; `excess` is `(parts, n)`."""
 
     seen: Array
@@ -309,7 +309,7 @@ class _Found(NamedTuple):
     hardest_share: Array
 
 
-def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Array) -> _Found:
+def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Array) -> _Totals:
     """One pass over the epochs, so that memory stays a few vectors whatever their number."""
     epochs, n = trajectory.shape
     parts = min(PARTS, epochs)
@@ -333,7 +333,7 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
             late_median += median
             late_visits += seen
     total = np.maximum(visits.sum(0), 1.0)
-    return _Found(
+    return _Totals(
         seen=visits.sum(0) > 0,
         centred=centred / total,
         mean_excess=excess.sum(0) / total,
@@ -344,11 +344,11 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
     )
 
 
-def _kinds(score: Array, found: _Found, limit: float) -> Array:
-    later = found.excess[len(found.excess) // 2 :]
-    stays = (later > limit).all(0) & (found.excess[-1] >= 0.5 * found.excess.max(0))
+def _kinds(score: Array, totals: _Totals, limit: float) -> Array:
+    later = totals.excess[len(totals.excess) // 2 :]
+    stays = (later > limit).all(0) & (totals.excess[-1] >= 0.5 * totals.excess.max(0))
     kinds = np.where(score < 0.5, "ordinary", np.where(stays, "suspected label error", "hard"))
-    return np.where(found.seen, kinds, "never seen")
+    return np.where(totals.seen, kinds, "never seen")
 
 
 def _deviation(centred: Array, seen: Array) -> float:

@@ -47,16 +47,16 @@ def load(name: str) -> Domains:
     return catalogue.load(name, Domains, root=Path(root) if root else None)
 
 
-def parts(found: Domains, held: float, seeds: Seeds) -> list[Parts]:
+def parts(data: Domains, held: float, seeds: Seeds) -> list[Parts]:
     """A share of every domain held out, each class alike.
 
     Where domains show the same things, things are held out and not pictures: a thing is learnt from, chosen by or
     reported on, in all domains alike.
     """
-    first = found.domains[0]
+    first = data.domains[0]
     if first.identity is None:
         result: list[Parts] = []
-        for domain in found.domains:
+        for domain in data.domains:
             stay, out = draws.split(domain.y, held, seeds.numpy(f"held out of {domain.name}"))
             result.append(Parts(train=stay, held=out, report=stay))
         return result
@@ -65,7 +65,7 @@ def parts(found: Domains, held: float, seeds: Seeds) -> list[Parts]:
     stay, out = draws.split(first.y[others], held, rng)
     stay, out = others[stay], others[out]
     return [Parts(**{k: _rows(first, domain, v) for k, v in {"train": stay, "held": out, "report": report}.items()})
-            for domain in found.domains]  # fmt: skip
+            for domain in data.domains]  # fmt: skip
 
 
 def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
@@ -76,25 +76,25 @@ def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
     return np.flatnonzero(np.isin(domain.identity, first.identity[chosen]))
 
 
-def problem(found: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> DomainProblem:
+def problem(data: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> DomainProblem:
     """All domains but one to learn from, and that one behind its guard."""
-    inputs = [activations(found, k, model) for k in range(len(found.domains))]
-    plain = _tensor(found, model)
+    inputs = [activations(data, k, model) for k in range(len(data.domains))]
+    plain = _tensor(data, model)
     changed = functools.partial(_augmented, plain) if augment else plain
 
     def pool(k: int, rows: Array, tensor: Any) -> Pool:
-        return Pool(x=_Rows(inputs[k], rows), y=found.domains[k].y[rows], tensor=tensor)
+        return Pool(x=_Rows(inputs[k], rows), y=data.domains[k].y[rows], tensor=tensor)
 
     sources = [
         TrainingDomain(name=domain.name, train=pool(k, split[k].train, changed), held=pool(k, split[k].held, plain))
-        for k, domain in enumerate(found.domains)
+        for k, domain in enumerate(data.domains)
         if k != left_out
     ]
     own = split[left_out]
     target = HeldOutDomain(
-        found.domains[left_out].name, pool(left_out, own.report, plain), pool(left_out, own.held, plain)
+        data.domains[left_out].name, pool(left_out, own.report, plain), pool(left_out, own.held, plain)
     )
-    return DomainProblem(sources=sources, target=target, classes=found.classes)
+    return DomainProblem(sources=sources, target=target, classes=data.classes)
 
 
 class _Rows:
@@ -110,13 +110,13 @@ class _Rows:
         return self.whole[self.rows[chosen]]
 
 
-def _tensor(found: Domains, model: str) -> Any:
+def _tensor(data: Domains, model: str) -> Any:
     """How inputs become tensors: images to numbers about zero, everything else as it is."""
-    if found.domains[0].x.dtype != np.uint8 or is_cached(model):
+    if data.domains[0].x.dtype != np.uint8 or is_cached(model):
         return _as_it_is
     pretrained = "imagenet" in model
-    mean = IMAGENET_MEAN if pretrained else (0.5,) * found.domains[0].x.shape[-1]
-    deviation = IMAGENET_DEVIATION if pretrained else (0.5,) * found.domains[0].x.shape[-1]
+    mean = IMAGENET_MEAN if pretrained else (0.5,) * data.domains[0].x.shape[-1]
+    deviation = IMAGENET_DEVIATION if pretrained else (0.5,) * data.domains[0].x.shape[-1]
     return functools.partial(_normalised, mean, deviation)
 
 
@@ -141,12 +141,12 @@ def is_cached(model: str) -> bool:
     return model.startswith("efficientnet_lite0")
 
 
-def activations(found: Domains, k: int, model: str) -> Array:
+def activations(data: Domains, k: int, model: str) -> Array:
     """What a network is given of a domain: its inputs, or what the frozen part of the network makes of them."""
     if not is_cached(model):
-        return found.domains[k].x
-    digest = hashlib.sha256(f"1 {model} {_FROZEN} {found.name} {found.source} {k}".encode())
-    return _activations(digest.hexdigest()[:16], model, found.name, k)
+        return data.domains[k].x
+    digest = hashlib.sha256(f"1 {model} {_FROZEN} {data.name} {data.source} {k}".encode())
+    return _activations(digest.hexdigest()[:16], model, data.name, k)
 
 
 @functools.lru_cache(maxsize=16)

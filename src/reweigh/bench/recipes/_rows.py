@@ -83,8 +83,8 @@ def _dealt(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]
 
 
 def _score(parts: dict[str, Tensor], classes: int, part: str, outputs: Tensor) -> dict[str, Any]:
-    found = metrics.classification(outputs.numpy(), parts[f"y_{part}"].numpy(), classes)
-    return {**found, "accuracy_or_auroc": found["auroc" if classes == 2 else "accuracy"]}
+    scores = metrics.classification(outputs.numpy(), parts[f"y_{part}"].numpy(), classes)
+    return {**scores, "accuracy_or_auroc": scores["auroc" if classes == 2 else "accuracy"]}
 
 
 def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
@@ -120,14 +120,14 @@ def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]
 def _read(name: str, attributes: bool) -> tuple[pl.DataFrame, Schema, Array, Array]:
     """The labelled rows, what they hold, which may be trained on, and which are for testing; read once a process."""
     root = os.environ.get("REWEIGH_DATA")
-    found = catalogue.load(name, NamedTable, root=Path(root) if root else None, download=True)
-    whole = joined(found.frame, found.indicators) if attributes else found.frame
-    schema = tables.describe(whole, target=found.target)
-    if found.test_rows is not None and schema.unlabelled:
+    named = catalogue.load(name, NamedTable, root=Path(root) if root else None, download=True)
+    whole = joined(named.frame, named.indicators) if attributes else named.frame
+    schema = tables.describe(whole, target=named.target)
+    if named.test_rows is not None and schema.unlabelled:
         raise ValueError(f"{name} has rows without a target, so its official test rows cannot be found by position.")
     frame = schema.labelled(whole)
-    if found.test_rows is not None:
-        held = np.asarray(found.test_rows)
+    if named.test_rows is not None:
+        held = np.asarray(named.test_rows)
         return frame, schema, np.setdiff1d(np.arange(frame.height), held), held
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
     pool, held = draws.split(labels, _TEST_SHARE, _FIXED.numpy("test rows"))

@@ -289,15 +289,15 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         _keep_samples(writer, data)
 
 
-def _keep_samples(writer: Writer, found: Domains, count: int = 10) -> None:
+def _keep_samples(writer: Writer, data: Domains, count: int = 10) -> None:
     """Some pictures of each domain, the same things where domains show the same, for the page."""
-    if found.domains[0].x.dtype != np.uint8:
+    if data.domains[0].x.dtype != np.uint8:
         return
     pictures: list[Floats] = []
-    for domain in found.domains:
+    for domain in data.domains:
         # As many of each class as there is room for, in turn.
-        number = max(1, count // len(found.classes))
-        firsts = [np.flatnonzero(domain.y == label)[:number] for label in range(len(found.classes))]
+        number = max(1, count // len(data.classes))
+        firsts = [np.flatnonzero(domain.y == label)[:number] for label in range(len(data.classes))]
         pictures.append(np.asarray(domain.x[np.sort(np.concatenate(firsts))[:count]]))
     least = min(len(one) for one in pictures)
     writer.array("samples", np.stack([one[:least] for one in pictures]))
@@ -329,18 +329,18 @@ def _with_batch_of(algorithm: Algorithm, settings: Settings) -> Settings:
     return settings if size is None else dataclasses.replace(settings, batch_size=size)
 
 
-def setup(settings: Settings, found: Domains, count: int) -> Setup:
+def setup(settings: Settings, data: Domains, count: int) -> Setup:
     """What an algorithm starts from."""
-    shape = _input_shape(found, settings.model)
+    shape = _input_shape(data, settings.model)
     options = {} if not settings.hidden else {"hidden": _hidden(settings)}
     build = functools.partial(
-        _domains.network, settings.model, shape, len(found.classes), dropout=settings.dropout, options=options
+        _domains.network, settings.model, shape, len(data.classes), dropout=settings.dropout, options=options
     )
     return Setup(
         network=build,
         optimizer=functools.partial(_adam, settings.lr, settings.weight_decay),
         domains=count,
-        classes=len(found.classes),
+        classes=len(data.classes),
         steps=settings.steps,
         shape=shape,
     )
@@ -350,11 +350,11 @@ def _hidden(settings: Settings) -> Any:
     return (settings.hidden,) if settings.model.startswith("mlp") else settings.hidden
 
 
-def _input_shape(found: Domains, model: str) -> tuple[int, ...]:
+def _input_shape(data: Domains, model: str) -> tuple[int, ...]:
     """Of one input as the network takes it: channels first."""
     if _domains.is_cached(model):
-        return tuple(_domains.activations(found, 0, model).shape[1:])
-    *rest, last = found.domains[0].x.shape[1:]
+        return tuple(_domains.activations(data, 0, model).shape[1:])
+    *rest, last = data.domains[0].x.shape[1:]
     return (last, *rest)
 
 

@@ -195,12 +195,12 @@ def train(
     held = {"val": pool.take(val_rows), "test": test}
 
     def look(model: torch.nn.Module, epoch: int) -> None:
-        found: Record = {"epoch": epoch, "progress": epoch / settings.epochs, **note.close()}
+        record: Record = {"epoch": epoch, "progress": epoch / settings.epochs, **note.close()}
         for part, inputs in held.items():
             logits = predict(model, inputs, precision=settings.precision)
             own = scores.text(logits, inputs.labels.numpy(), len(data.classes), data.metric)
-            found |= {f"{part}/{name}": score for name, score in own.items()}
-        note.records.append(found)
+            record |= {f"{part}/{name}": score for name, score in own.items()}
+        note.records.append(record)
 
     writer.resume()
     with seeds.ambient("dropout"), tempfile.TemporaryDirectory() as folder:

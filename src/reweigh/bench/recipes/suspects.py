@@ -205,8 +205,8 @@ def _cleanlab(labels: Floats, probabilities: Floats, truth: Floats) -> Record:
     }
 
 
-def _described(prefix: str, found: PrecisionRecall) -> Record:
-    return {f"{prefix}average_precision": found.average_precision, f"{prefix}precision": found.at_planted}
+def _described(prefix: str, curve: PrecisionRecall) -> Record:
+    return {f"{prefix}average_precision": curve.average_precision, f"{prefix}precision": curve.at_planted}
 
 
 def _set_described(prefix: str, flagged: Floats, truth: Floats) -> Record:

@@ -246,7 +246,7 @@ CRITEO = DataSet(
     name="Criteo", data="criteo", binary=True, stand_in=None, split="rows and a split that it does not name",
     paper=_CRITEO, mlp_accuracy=(74.28, 75.87, 75.06),
 )  # fmt: skip
-PAPER_DATA = tuple(CRITEO if found.data == "bank" else found for found in DATA)
+PAPER_DATA = tuple(CRITEO if data_set.data == "bank" else data_set for data_set in DATA)
 
 
 def table(preset: str) -> Table:
@@ -279,14 +279,14 @@ def table(preset: str) -> Table:
 
 
 def _columns(preset: str) -> tuple[Column, ...]:
-    return tuple(_column(found, preset) for found in (PAPER_DATA if preset == "paper" else DATA))
+    return tuple(_column(data_set, preset) for data_set in (PAPER_DATA if preset == "paper" else DATA))
 
 
-def _column(found: DataSet, preset: str) -> Column:
-    paper = {label: float(value) for label, value in zip(PAPER_ROWS, found.paper, strict=True) if value is not None}
-    stand_in = found.split if preset == "paper" else found.stand_in
-    few = _FEW_ROWS if preset == "cpu" and found.data == "obesity" else {}
-    return Column(name=found.name, settings={"data": found.data, **few}, paper=paper, stand_in=stand_in)
+def _column(data_set: DataSet, preset: str) -> Column:
+    paper = {label: float(value) for label, value in zip(PAPER_ROWS, data_set.paper, strict=True) if value is not None}
+    stand_in = data_set.split if preset == "paper" else data_set.stand_in
+    few = _FEW_ROWS if preset == "cpu" and data_set.data == "obesity" else {}
+    return Column(name=data_set.name, settings={"data": data_set.data, **few}, paper=paper, stand_in=stand_in)
 
 
 def _row(label: str, preset: str) -> Row:
@@ -324,16 +324,16 @@ def _classify(settings: Settings, method: Method, task: Task, seeds: Seeds, writ
         model.fit(task.x_train.numpy(), task.y_train.numpy())
         record: Record = {"epoch": 1, "step": 1, "progress": 1.0, **task.facts()}
         for part, x in (("val", task.x_val), ("test", task.x_test)):
-            found = _every_class(model, x, len(task.classes))
-            record |= {f"{part}/{name}": value for name, value in task.score(part, found).items()}
+            outputs = _every_class(model, x, len(task.classes))
+            record |= {f"{part}/{name}": value for name, value in task.score(part, outputs).items()}
     yield record
 
 
 def _every_class(model: Any, x: Tensor, classes: int) -> Tensor:
     """Log-probabilities with a column for every class, also for those that training rows did not have."""
-    found = np.full((len(x), classes), 1e-6)
-    found[:, model.classes_] = np.maximum(model.predict_proba(x.numpy()), 1e-6)
-    return torch.from_numpy(np.log(found))
+    probabilities = np.full((len(x), classes), 1e-6)
+    probabilities[:, model.classes_] = np.maximum(model.predict_proba(x.numpy()), 1e-6)
+    return torch.from_numpy(np.log(probabilities))
 
 
 def _learn(

@@ -219,7 +219,7 @@ def execute(
 
 
 class _Deaths:
-    """Groups whose process was killed, by the system for want of memory or by somebody, and how often each was.
+    """Groups whose process was killed, by the system when memory ran out or by somebody, and how often each was.
 
     One death ends the whole pool. Groups that were still in the queue go back into it; those that may have been at
     work are tried again, the last time on their own, so that one that is deadly does not take its neighbours along.
@@ -411,9 +411,9 @@ def _newest(spec: Spec, root: Path) -> Record | None:
 def _failures(future: concurrent.futures.Future[Any], group: Sequence[Spec], display: Display) -> list[Failure]:
     error = future.exception()
     if error is not None:  # the process itself died
-        found = [Failure(spec=spec, reason=repr(error), killed=True) for spec in group]
+        failures = [Failure(spec=spec, reason=repr(error), killed=True) for spec in group]
     else:
-        found = [Failure(spec=Spec.from_dict(s), reason=reason) for s, reason in future.result()]
-    for failure in found:
+        failures = [Failure(spec=Spec.from_dict(s), reason=reason) for s, reason in future.result()]
+    for failure in failures:
         display.failed(failure)
-    return found
+    return failures

@@ -65,8 +65,8 @@ class RayWorkers:
                 "it asks for a token, give this command the same RAY_AUTH_MODE and token."
             ) from error
         resources = ray.cluster_resources()
-        self.device, self.jobs, asked = placement(device, int(resources.get("CPU", 1)), int(resources.get("GPU", 0)))
-        self._task: Any = ray.remote(max_retries=_RETRIES, **asked)(_work)
+        self.device, self.jobs, request = placement(device, int(resources.get("CPU", 1)), int(resources.get("GPU", 0)))
+        self._task: Any = ray.remote(max_retries=_RETRIES, **request)(_work)
         self._refs: dict[Answer, Any] = {}
 
     def __enter__(self) -> RayWorkers:

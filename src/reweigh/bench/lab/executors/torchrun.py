@@ -2,7 +2,7 @@
 
 Process 0 makes the plan, takes runs and writes records. Before each run it tells the others which, and after each
 record whether to go on. A process that dies takes the others with it: `torchrun` ends them and starts all anew, and
-the run goes on from its last checkpoint.
+the run resumes from its last checkpoint.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ experiment advance side by side. A trial is a run like any other, with a directo
 best validation score so far is below that of three quarters of the finished trials before it at the same epoch. A
 pruned trial counts against the budget; so does one that broke down.
 
-What is asked next depends on what the study holds and on nothing else, so that a killed command goes on as if nothing
+What is asked next depends on what the study holds and on nothing else, so that a killed command resumes as if nothing
 had happened. The study is kept in a journal beside the runs, or in any database that Optuna can use.
 
 References: Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
@@ -66,8 +66,8 @@ class Row:
         from optuna.distributions import FloatDistribution
 
         axes = {} if self.question.table.as_written else plan.search_axes(method(self._written))
-        found = {name: _distribution(values) for name, values in axes.items()}
-        return {**found, "lr": FloatDistribution(*RATES, log=True)}
+        ranges = {name: _distribution(values) for name, values in axes.items()}
+        return {**ranges, "lr": FloatDistribution(*RATES, log=True)}
 
     def first(self) -> dict[str, Any]:
         """The method as written, as a choice from the space."""
@@ -144,17 +144,17 @@ def tune(question: Question, root: Path, execute: Execute, storage: str | None =
     with _alone(folder):
         studies = [(row, _study(row.name, storage, smallest=question.table.smallest)) for row in searched]
         for number in range(most):
-            asked = [(row, study, _ask(row, study, number)) for row, study in studies if number < row.trials]
-            specs = {row.name: row.spec(trial.params) for row, _, trial in asked}
-            for row, study, trial in asked:
+            turn = [(row, study, _ask(row, study, number)) for row, study in studies if number < row.trials]
+            specs = {row.name: row.spec(trial.params) for row, _, trial in turn}
+            for row, study, trial in turn:
                 _mark(Run(specs[row.name], root), storage, study.study_name, trial.number, question.table.select)
             failures += execute(
                 f"tuning, trial {number + 1} of {max(r.trials for r in searched)}", list(specs.values())
             )
-            for row, study, trial in asked:
+            for row, study, trial in turn:
                 _tell(question, study, trial, Run(specs[row.name], root))
-        found = [row.spec(_ask(row, study, k).params) for row, study in studies for k in range(row.trials)]
-    return list({spec.id: spec for spec in found}.values()), failures
+        proposed = [row.spec(_ask(row, study, k).params) for row, study in studies for k in range(row.trials)]
+    return list({spec.id: spec for spec in proposed}.values()), failures
 
 
 def watch(run: Run) -> Callable[[int, Record], bool] | None:

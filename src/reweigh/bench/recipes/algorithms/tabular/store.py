@@ -50,8 +50,8 @@ def pretrained(
         network.load_state_dict(saved["network"])
         return network.eval(), saved["losses"], saved["mean_weights"], saved["clip_shares"]
     fitted = transformer.fit(rows, scale=scale)
-    found = (fitted.losses_, fitted.mean_weights_, fitted.clip_shares_)
+    history = (fitted.losses_, fitted.mean_weights_, fitted.clip_shares_)
     keys = ("losses", "mean_weights", "clip_shares")
     with replacing(path) as temporary:
-        torch.save({"network": fitted.network_.state_dict(), **dict(zip(keys, found, strict=True))}, temporary)
-    return fitted.network_, *found
+        torch.save({"network": fitted.network_.state_dict(), **dict(zip(keys, history, strict=True))}, temporary)
+    return fitted.network_, *history
