@@ -120,7 +120,7 @@ def paired(curves: Curves, plain: Curves) -> dict[str, float]:
 
 
 def verdict(results: dict[str, Curves]) -> str:
-    """What came out, in plain words."""
+    """The results, in plain words."""
     plain, rgd = results["plain"], results["RGD tau=1"]
     seeds, steps = len(plain.rare), plain.rare.shape[1] - 1
     frequent = max(float(curves.frequent[:, -1].mean()) for curves in results.values())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import reweigh
@@ -195,3 +198,44 @@ def test_importing_costs_little_over_numpy():
         "print((now() - t1) / (t1 - t0))"
     )
     assert min(float(run(code).stdout) for _ in range(4)) < 0.7
+
+
+def test_the_page_on_architecture_has_the_rooms_of_the_bench_in_their_order():
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    shown = re.findall(r"^  (\w+)(?:/|\.py) ", page.split("src/reweigh/bench/\n")[1].partition("```")[0], re.MULTILINE)
+    assert shown == BENCH_ORDER
+
+
+def test_the_page_on_architecture_counts_the_files_that_a_call_goes_through():
+    torch = pytest.importorskip("torch")
+    from reweigh.torch import Reweighted
+
+    outputs, targets = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+    criterion = Reweighted(torch.nn.CrossEntropyLoss())
+    calls = {
+        "reweigh.rgd(losses)": lambda: reweigh.rgd(np.array([0.2, 1.0])),
+        'reweigh.method("focal+rgd:tau=3")': lambda: reweigh.method("focal+rgd:tau=3"),
+        "Reweighted(criterion)(outputs, targets)": lambda: criterion(outputs, targets),
+    }
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    rows = {
+        call: (int(n), files) for call, n, files in re.findall(r"^\| `(.*)` \| (\d+) \| (.*) \|$", page, re.MULTILINE)
+    }
+    assert rows.keys() == calls.keys()
+    for call, (count, files) in rows.items():
+        calls[call]()  # what is imported or looked up once is no part of the walk
+        walked = files_of(calls[call])
+        assert files == " ".join(f"`{name}`" for name in walked), call
+        assert count == len(walked)
+
+
+def files_of(call: Callable[[], object]) -> list[str]:
+    """The files of the library whose functions a call runs."""
+    entered: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: entered.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return sorted(str(Path(name).relative_to(ROOT)) for name in entered if name.startswith(f"{ROOT}/"))

@@ -32,7 +32,7 @@ class FetchError(UserError):
 
 
 class HashMismatchError(FetchError):
-    """What came out of the registry is not what was pinned."""
+    """What the registry sent is not what was pinned."""
 
 
 def fetch_package(package: Package, progress: Progress | None = None) -> Path:
