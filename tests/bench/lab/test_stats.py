@@ -128,6 +128,29 @@ def test_the_declared_comparison_is_not_corrected():
     assert corrected({"rgd": difference(0.5, primary=True)})["rgd"].p_holm is None
 
 
+def test_power_is_that_of_the_paired_t_test_by_simulation():
+    # Ten pairs of deviation 1 and a true difference of 1: draw such designs and count.
+    draw = np.random.default_rng(0)
+    found = [scipy_stats.ttest_1samp(row, 0.0).pvalue < 0.05 for row in draw.normal(1.0, 1.0, (4000, 10))]
+    width = 2.262157 / math.sqrt(10)
+    design = Difference(n=10, mean=0.0, sd=1.0, low=-width, high=width, effect=0.0, p=1.0)
+    assert design.power(1.0) == pytest.approx(np.mean(found), abs=0.02)
+    assert design.power(-1.0) == design.power(1.0)
+    assert design.power(0.0) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_no_evidence_needs_power_for_the_gain_that_matters():
+    wide = Difference(n=10, mean=0.2, sd=1.0, low=-0.5, high=0.9, effect=0.2, p=0.5)
+    assert wide.conclusion() == "no evidence"
+    assert wide.conclusion(gain=2.0) == "no evidence"
+    assert wide.conclusion(gain=0.3) == "undecided"
+    assert wide.verdict("rgd", "mean", "accuracy", gain=0.3).startswith(
+        "Undecided whether rgd and mean differ in accuracy: +0.20 [-0.50, +0.90]"
+    )
+    assert difference(0.001).conclusion(gain=0.001) == "better", "what was seen needs no power"
+    assert paired([2.0], [1.0]).power(1.0) == 0.0
+
+
 def test_verdicts_in_plain_words():
     better, worse, unclear = difference(0.001), difference(0.001, mean=-1.0), difference(0.3, mean=0.2)
     assert better.verdict("rgd", "mean", "accuracy") == (

@@ -29,7 +29,7 @@ from reweigh.bench.lab.runs import Run, Spec, load_runs
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.report import numbers, svg, weights
 from reweigh.bench.report.last_epoch import last_epoch
-from reweigh.bench.report.verdict import verdict
+from reweigh.bench.report.verdict import Sentence, sentences, verdict
 
 EVIL = '<script>alert("x")</script>&\'`"'
 VOID = {"meta", "input", "br", "wbr", "hr", "img", "link"}
@@ -135,7 +135,7 @@ def test_page_has_the_numbers_of_the_runs(page: str, column: int, label: str):
 def test_page_says_the_verdict_first(page: str):
     text = words(page)
     head = "Of 2 settings, rgd improves on plain training in 1, shows no evidence of a difference in 1, "
-    head += "and is worse in none."
+    head += "and is worse in none; corrected for 2 declared comparisons."
     assert head in text
     assert text.index(head) < text.index("All methods") < text.index("Where the numbers come from")
     assert "imbalance 100. rgd improves on plain training in accuracy on the test set: +" in text
@@ -147,10 +147,39 @@ def test_page_says_the_verdict_first(page: str):
 def test_page_has_the_papers_figures_the_rule_and_the_stand_in(page: str):
     text = words(page)
     assert "paper 73.75†" in text
-    assert "The paper: +3.39†" in text
+    assert "The paper: +3.39†. The interval excludes it; the chance to see it was 1.00." in text
+    assert "The chance to see 1.00 points was 0." in text, "where the paper has no gain"
     assert "largest val/accuracy, earliest epoch on ties" in text
     assert "† Our data stand in for the paper’s: its figures are for CIFAR-10 with ResNet-32." in text
     assert "Nothing here was measured." in text
+
+
+def test_no_evidence_is_kept_for_designs_that_could_have_seen_the_gain(tmp_path: Path, monkeypatch):
+    # The second setting gains next to nothing: five seeds could have seen one point, but not the paper's 0.3 here.
+    plain = make_table()
+    small = replace(plain.columns[1], paper={"mean": 70.0, "rgd": 70.3})
+    make_runs(tmp_path, plain)
+    found: list[Sentence] = []
+    for table in (plain, replace(plain, columns=(plain.columns[0], small))):
+        monkeypatch.setattr(recipes, "load", lambda name, table=table: make_recipe(table))
+        (results,) = collect(tmp_path)
+        found.append(sentences(results)[1])
+    assert found[0].text.startswith("No evidence of a difference in accuracy on the test set")
+    assert found[1].text.startswith("Undecided whether rgd and plain training differ in accuracy on the test set: ")
+    assert found[1].conclusion == "undecided"
+    assert found[1].beside.startswith("The interval excludes it; the chance to see it was 0.")
+
+
+def test_declared_comparisons_and_other_rows_are_two_families_and_controls_are_in_neither(found: list[Results]):
+    (results,) = found
+    assert results.declared == 2
+    p = {(c.name, label): d.p for c in results.columns for label, d in c.differences.items()}
+    holm = {(c.name, label): d.p_holm for c in results.columns for label, d in c.differences.items()}
+    for family in (["rgd"], ["focal", "term:t=0.5"]):
+        keys = sorted((key for key in p if key[1] in family), key=lambda key: p[key])
+        steps = [min(1.0, (len(keys) - i) * p[key]) for i, key in enumerate(keys)]
+        assert [holm[key] for key in keys] == pytest.approx(np.maximum.accumulate(steps))
+    assert {holm[key] for key in p if key[1] in plan.CONTROLS} == {None}
 
 
 def test_page_has_the_last_epoch_and_the_tuned_settings(found: list[Results], page: str):
@@ -622,7 +651,7 @@ def test_csv_has_unrounded_numbers(found: list[Results]):
     assert float(line["mean"]) == pytest.approx(np.mean(ours), abs=1e-15)
     assert float(line["p"]) == pytest.approx(scipy_stats.ttest_rel(ours, plain).pvalue)
     assert line["conclusion"] == "better"
-    assert line["p_holm"] == ""
+    assert float(line["p_holm"]) == pytest.approx(2 * float(line["p"])), "the smaller of two declared comparisons"
     assert line["stand_in"] == "CIFAR-10 with ResNet-32"
 
 

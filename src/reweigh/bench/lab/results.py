@@ -110,6 +110,11 @@ class Results:
     headline: str = ""
     details: Sequence[str] = ()
 
+    @property
+    def declared(self) -> int:
+        """The number of declared comparisons, which are corrected for it."""
+        return sum(self.table.primary in column.differences for column in self.columns)
+
 
 def collect(root: Path, *, recipe: str | None = None, preset: str | None = None) -> list[Results]:
     """The results of every question that a folder of runs stores.
@@ -218,12 +223,17 @@ def _results(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
     return Results(
         recipe=recipe,
         table=table,
-        columns=[
-            _column(
-                table, known.get(name) or Column(name=name, settings={}), [r for r in current if r.spec.column == name]
-            )
-            for name in names
-        ],
+        columns=_corrected(
+            table,
+            [
+                _column(
+                    table,
+                    known.get(name) or Column(name=name, settings={}),
+                    [r for r in current if r.spec.column == name],
+                )
+                for name in names
+            ],
+        ),
         unfinished=[run for run in runs if run.spec.id not in finished | damaged.keys() and not run.pruned],
         damaged=[_left_out(run, damaged[run.spec.id]) for run in runs if run.spec.id in damaged],
         superseded=[run for run in done if run.spec.id not in used],
@@ -309,9 +319,20 @@ def _differences(table: Table, rows: Mapping[str, RowResults]) -> dict[str, stat
         theirs = [baseline.outcomes[s].value for s in seeds]
         if all(math.isfinite(v) for v in ours + theirs):  # a diverged row is reported as such
             differences[label] = difference(table, ours, theirs, primary=label == table.primary)
+    return differences
+
+
+def _corrected(table: Table, columns: Sequence[ColumnResults]) -> list[ColumnResults]:
+    """The columns with p-values corrected over the whole report: the declared comparisons, and all other rows."""
+    everything = {(column.name, label): d for column in columns for label, d in column.differences.items()}
+    declared = {key: d for key, d in everything.items() if key[1] == table.primary}
     # The scale controls are diagnostics of the primary row: nobody chooses them, so they cost no other row its p-value.
-    family = stats.corrected({label: d for label, d in differences.items() if label not in plan.CONTROLS})
-    return {label: family.get(label, d) for label, d in differences.items()}
+    others = {key: d for key, d in everything.items() if key not in declared and key[1] not in plan.CONTROLS}
+    adjusted = {**everything, **stats.holm(others), **(stats.holm(declared) if len(declared) > 1 else {})}
+    return [
+        replace(column, differences={label: adjusted[column.name, label] for label in column.differences})
+        for column in columns
+    ]
 
 
 def difference(

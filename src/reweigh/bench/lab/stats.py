@@ -1,7 +1,8 @@
 """Honest statistics: paired by seed, intervals first, and "no evidence" is a verdict.
 
-The comparison that counts is declared before any run: the tuned method against tuned plain training. All others in
-the same table are corrected for their number (Holm). What scipy and statsmodels do is left to them.
+The comparison that counts is declared before any run: the tuned method against tuned plain training. Where a report
+declares several, they are corrected for their number, and so, as a family of their own, are all others (Holm). What
+scipy and statsmodels do is left to them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+K = TypeVar("K", bound=Hashable)
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-Conclusion = Literal["better", "no evidence", "worse", "too few pairs"]
+#: "undecided" means that the design could hardly have seen a difference that matters; "no evidence", that it could.
+Conclusion = Literal["better", "no evidence", "undecided", "worse", "too few pairs"]
+#: From this chance of seeing a difference on, not having seen it is worth saying.
+ENOUGH_POWER = 0.8
 
 #: Below this many pairs a sign-flip test cannot reach p < 0.005 and says little.
 _LEAST_FOR_PERMUTATION = 9
@@ -31,7 +36,8 @@ class Difference:
 
     `low` and `high` are the ends of the 95 % interval, `effect` the mean in units of the differences' standard
     deviation, `p` the paired t-test's, `p_permutation` the sign-flip test's (None with few pairs), `p_holm` the
-    t-test's corrected for the number of comparisons (None where the comparison was declared beforehand).
+    t-test's corrected for the number of comparisons (None where it was the only one). `primary` says that the
+    comparison was declared beforehand.
     """
 
     n: int
@@ -48,19 +54,35 @@ class Difference:
     @property
     def decisive_p(self) -> float:
         """The p-value the verdict rests on."""
-        return self.p if self.primary or self.p_holm is None else self.p_holm
+        return self.p if self.p_holm is None else self.p_holm
 
     @property
     def constant(self) -> bool:
         """Whether every pair differs by the same: an interval of no width says nothing of how sure that is."""
         return self.n > 1 and self.sd == 0.0
 
-    def conclusion(self, *, smallest: bool = False) -> Conclusion:
-        """What the numbers allow to say; with `smallest`, less is better."""
+    def power(self, gain: float) -> float:
+        """The chance that this design, with the spread that was seen, finds a true difference of this size."""
+        if self.n < 2:
+            return 0.0
+        freedom = self.n - 1
+        threshold = float(stats.t.ppf(0.975, freedom))
+        error = (self.high - self.low) / (2.0 * threshold)
+        if error == 0.0:
+            return 1.0
+        shift = abs(gain) / error
+        return float(stats.nct.sf(threshold, freedom, shift) + stats.nct.cdf(-threshold, freedom, shift))
+
+    def conclusion(self, *, smallest: bool = False, gain: float | None = None) -> Conclusion:
+        """What the numbers allow to say; with `smallest`, less is better.
+
+        Without a difference seen, a `gain` that matters tells designs that would have seen it from those that would
+        not.
+        """
         if self.n < 2:
             return "too few pairs"
         if self.decisive_p >= 0.05 or self.low <= 0 <= self.high:
-            return "no evidence"
+            return "no evidence" if gain is None or self.power(gain) >= ENOUGH_POWER else "undecided"
         return "better" if (self.mean > 0) != smallest else "worse"
 
     def verdict(
@@ -73,15 +95,21 @@ class Difference:
         unit: str = "",
         digits: int = 2,
         smallest: bool = False,
+        gain: float | None = None,
     ) -> str:
-        """One plain sentence; `scale` and `unit` turn shares into points, `smallest` says that less is better."""
-        conclusion = self.conclusion(smallest=smallest)
+        """One plain sentence; `scale` and `unit` turn shares into points, `smallest` says that less is better.
+
+        A `gain` that matters separates "no evidence" from "undecided", as in `conclusion`.
+        """
+        conclusion = self.conclusion(smallest=smallest, gain=gain)
         if conclusion == "too few pairs":
             return f"One pair says nothing about {ours} against {baseline}: run more seeds."
         mean, low, high = (f"{value * scale:+.{digits}f}" for value in (self.mean, self.low, self.high))
         span = f"{mean}{unit} {'in every pair' if self.constant else f'[{low}, {high}]'}, n = {self.n}"
         if conclusion == "no evidence":
             return f"No evidence of a difference in {metric} between {ours} and {baseline}: {span}."
+        if conclusion == "undecided":
+            return f"Undecided whether {ours} and {baseline} differ in {metric}: {span}."
         word = "improves on" if conclusion == "better" else "is worse than"
         return f"{ours} {word} {baseline} in {metric}: {span}."
 
@@ -94,7 +122,7 @@ def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = 
     ours, baseline
         One number per seed.
     primary
-        Whether this comparison was declared before the runs, and so needs no correction.
+        Whether this comparison was declared before the runs.
 
     Returns
     -------
@@ -181,15 +209,19 @@ def from_error(
     return Difference(n=n, mean=mean, sd=sd, low=mean - width, high=mean + width, effect=effect, p=p, primary=primary)
 
 
-def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
+def corrected(differences: Mapping[K, Difference]) -> dict[K, Difference]:
     """The same differences with Holm's correction over all that were not declared beforehand."""
-    others = [name for name, d in differences.items() if not d.primary]
-    if not others:
-        return dict(differences)
+    others = holm({name: d for name, d in differences.items() if not d.primary})
+    return {name: others.get(name, d) for name, d in differences.items()}
+
+
+def holm(differences: Mapping[K, Difference]) -> dict[K, Difference]:
+    """The same differences with Holm's correction over all of them."""
+    if not differences:
+        return {}
     with _little_to_collect():
-        adjusted: Any = multipletests([differences[name].p for name in others], method="holm")[1]
-    holm = dict(zip(others, (float(p) for p in adjusted), strict=True))
-    return {name: replace(d, p_holm=holm[name]) if name in holm else d for name, d in differences.items()}
+        adjusted: Any = multipletests([d.p for d in differences.values()], method="holm")[1]
+    return {name: replace(d, p_holm=float(p)) for (name, d), p in zip(differences.items(), adjusted, strict=True)}
 
 
 @contextlib.contextmanager

@@ -80,7 +80,8 @@ def _line(look: Look, d: Difference, unit: Unit, domain: tuple[float, float]) ->
     mean, interval = unit.signed(d.mean), unit.interval(d)
     tip = f"{look.label}: {mean} {interval}, n = {d.n}, p = {d.p:.3g}"
     tip += f", sign-flip p = {d.p_permutation:.3g}" if d.p_permutation is not None else ""
-    tip += f", Holm p = {d.p_holm:.3g}" if d.p_holm is not None else ", declared beforehand"
+    tip += f", Holm p = {d.p_holm:.3g}" if d.p_holm is not None else ""
+    tip += ", declared beforehand" if d.primary else ""
     tip += f", effect size {d.effect:.2f}" if math.isfinite(d.effect) else ""
     marks = [element("line", class_="zero", x1=place(0), x2=place(0), y1="0", y2="100%")]
     if math.isfinite(d.low):

@@ -19,7 +19,7 @@ from reweigh.method import method
 
 Format = Literal["markdown", "latex", "csv"]
 #: Beside a number: better or worse than the baseline after correction. Nothing means no evidence.
-MARKS: dict[Conclusion, str] = {"better": "▲", "worse": "▼", "no evidence": "", "too few pairs": ""}
+MARKS: dict[Conclusion, str] = {"better": "▲", "worse": "▼", "no evidence": "", "undecided": "", "too few pairs": ""}
 _LATEX_MARKS = {"▲": r"$^{\uparrow}$", "▼": r"$^{\downarrow}$", "": ""}
 
 
@@ -164,12 +164,17 @@ def _legend(results: Results, grid: Grid) -> list[str]:
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
         f"seeds; in brackets the paired difference to the baseline with its 95 % interval; then the last epoch's mean.",
         f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
-        f"(Holm) for all rows but {table.primary}, which was declared beforehand.",
+        f"(Holm) over the {_comparisons(results)} declared beforehand ({table.primary}), and apart from these over all "
+        f"other rows{'; scale controls are not corrected' if table.controls else ''}.",
     ]
     return lines + [
         f"{symbol} Our data stand in for the paper's: its figures are for {what}."
         for what, symbol in stand_ins(results).items()
     ]
+
+
+def _comparisons(results: Results) -> str:
+    return "one comparison" if results.declared == 1 else f"{results.declared} comparisons"
 
 
 def _markdown(results: Sequence[Results]) -> str:

@@ -14,7 +14,7 @@ from reweigh.bench.report.verdict import verdict
 
 #: Columns of text that a method's name and one column take.
 _NAME, _CELL = 26, 17
-_COLOURS = {"better": "green", "worse": "red", "no evidence": "", "too few pairs": ""}
+_COLOURS = {"better": "green", "worse": "red", "no evidence": "", "undecided": "", "too few pairs": ""}
 
 
 def terminal(results: Sequence[Results], console: Console) -> None:
@@ -36,7 +36,8 @@ def terminal(results: Sequence[Results], console: Console) -> None:
             console.print(escape(line), highlight=False)
         for sentence in () if one.headline else conclusion.sentences:
             colour = _COLOURS[sentence.conclusion]
-            text = escape(f"{sentence.column}: {sentence.text}")
+            paper = "" if sentence.paper is None else f" The paper: {sentence.paper:+.2f}."
+            text = escape(f"{sentence.column}: {sentence.text}{paper} {sentence.beside}".rstrip())
             console.print(f"[{colour}]{text}[/{colour}]" if colour else text, highlight=False)
         if one.unfinished:
             console.print(f"{len(one.unfinished)} runs are not finished and are not counted.", style="yellow")

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Results, difference
 from reweigh.bench.lab.stats import Conclusion, Difference
@@ -18,13 +20,17 @@ BASELINE_NAME = "plain training"
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """The verdict of one column on the primary row; `paper` is the paper's own difference, if it has one."""
+    """The verdict of one column on the primary row.
+
+    `paper` is the paper's own difference, if it has one, and `beside` says what the interval and the design make of it.
+    """
 
     column: str
     conclusion: Conclusion
     text: str
-    paper: float | None
-    stand_in: str | None
+    paper: float | None = None
+    beside: str = ""
+    stand_in: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +80,52 @@ def _sentence(results: Results, column: ColumnResults, unit: Unit) -> Sentence:
     if difference is None:
         missing = [label for label in (table.primary, plan.BASELINE) if label not in column.rows]
         reason = f"{' and '.join(missing)} not finished" if missing else "a run diverged or no seed is shared"
-        return Sentence(
-            column=name, conclusion="too few pairs", text=f"No verdict: {reason}.", paper=None, stand_in=None
-        )
-    text = compared(difference, table.primary, BASELINE_NAME, table.metric_name, unit, smallest=table.smallest)
+        return Sentence(column=name, conclusion="too few pairs", text=f"No verdict: {reason}.")
     ours, theirs = column.column.paper.get(table.primary), column.column.paper.get(plan.BASELINE)
+    paper = None if ours is None or theirs is None else ours - theirs
+    gain = paper / unit.scale if paper else _smallest_that_matters(column, unit)
     return Sentence(
         column=name,
-        conclusion=difference.conclusion(smallest=table.smallest),
-        text=text,
-        paper=None if ours is None or theirs is None else ours - theirs,
+        conclusion=difference.conclusion(smallest=table.smallest, gain=gain),
+        text=compared(
+            difference, table.primary, BASELINE_NAME, table.metric_name, unit, smallest=table.smallest, gain=gain
+        ),
+        paper=paper,
+        beside=_beside(difference, gain, unit, of_paper=bool(paper)),
         stand_in=column.column.stand_in,
     )
 
 
-def compared(difference: Difference, ours: str, theirs: str, metric: str, unit: Unit, *, smallest: bool = False) -> str:
-    """The verdict on two rows as a sentence."""
+def compared(
+    difference: Difference,
+    ours: str,
+    theirs: str,
+    metric: str,
+    unit: Unit,
+    *,
+    smallest: bool = False,
+    gain: float | None = None,
+) -> str:
+    """The verdict on two rows as a sentence; `gain` is the difference that the design should have been able to see."""
     return difference.verdict(
-        ours, theirs, metric, scale=unit.scale, unit=unit.points, digits=unit.digits, smallest=smallest
+        ours, theirs, metric, scale=unit.scale, unit=unit.points, digits=unit.digits, smallest=smallest, gain=gain
     )
+
+
+def _smallest_that_matters(column: ColumnResults, unit: Unit) -> float:
+    """Where the paper has no gain to look for: one point, or a hundredth of plain training's number."""
+    return 0.01 if unit.sign else 0.01 * abs(float(np.mean(column.rows[plan.BASELINE].values)))
+
+
+def _beside(difference: Difference, gain: float, unit: Unit, *, of_paper: bool) -> str:
+    """Whether the interval excludes the paper's gain, and how likely the design was to see it."""
+    if difference.n < 2 or difference.constant:
+        return ""
+    chance = f"{difference.power(gain):.2f}"
+    if not of_paper:
+        return f"The chance to see {unit.value(gain)}{unit.points} was {chance}."
+    excluded = not difference.low <= gain <= difference.high
+    return f"The interval {'excludes' if excluded else 'includes'} it; the chance to see it was {chance}."
 
 
 def _headline(results: Results) -> str:
@@ -105,14 +138,21 @@ def _headline(results: Results) -> str:
         return sentences(results)[0].text
     if counts["no evidence"] == total:
         return f"In none of {total} settings is there evidence of a difference between {primary} and {BASELINE_NAME}."
+    if counts["undecided"] == total:
+        return f"All of {total} settings are undecided between {primary} and {BASELINE_NAME}: run more seeds."
     parts = [
         f"improves on {BASELINE_NAME} in {_count(counts['better'], total)}",
         f"shows no evidence of a difference in {_count(counts['no evidence'], total)}",
         f"is worse in {_count(counts['worse'], total)}",
     ]
+    if counts["undecided"]:
+        parts.append(f"is undecided in {_count(counts['undecided'], total)}")
     if counts["too few pairs"]:
         parts.append(f"cannot be judged in {_count(counts['too few pairs'], total)}")
-    return f"Of {total} settings, {primary} {', '.join(parts[:-1])}, and {parts[-1]}."
+    return (
+        f"Of {total} settings, {primary} {', '.join(parts[:-1])}, and {parts[-1]}; corrected for "
+        f"{results.declared} declared comparisons."
+    )
 
 
 def _control(results: Results, column: ColumnResults) -> Control:
