@@ -184,13 +184,18 @@ def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> l
                     recipe=question.recipe,
                     column=column.name,
                     label=label,
-                    settings={**settings, **trial.settings(question.table)},
+                    settings={**settings, **trial.settings(question.table), **_refit(question.table, trial)},
                     method=trial.method,
                     seed=seed,
                 )
                 for seed in range(question.table.seeds_of(column))
             ]
     return specs
+
+
+def _refit(table: Table, trial: Trial) -> Mapping[str, Any]:
+    """What the comparison changes; a correction after training keeps the held-out examples that fit it."""
+    return table.refit if method(trial.method).post is None else {}
 
 
 def scale_controls(question: Question, comparison: Iterable[Spec]) -> list[Spec]:

@@ -86,6 +86,10 @@ class Table:
     draws
         The setting that counts tuning trials, where the recipe draws hyper-parameters itself: 0 takes them as written,
         every other number is a random draw of its own. The learning rate is then the recipe's to draw as well.
+    refit
+        Settings that the comparison changes after tuning: with `{"validation": 0.0}` rows are chosen on held-out
+        examples and then trained on all of them. Runs that record nothing to choose by are reported at their end;
+        methods that correct outputs after training are left as they are, since held-out examples fit the correction.
     notes
         What departs from the paper, for the page.
     names
@@ -107,6 +111,7 @@ class Table:
     controls: bool = True
     overlap: float = 0.0
     draws: str = ""
+    refit: Mapping[str, Any] = field(default_factory=dict[str, Any])
     notes: tuple[str, ...] = ()
     rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -144,6 +149,9 @@ class Table:
         """The selection rule in words."""
         if not self.select:
             return "as the trainings were reported"
+        if self.refit:
+            changes = ", ".join(f"{name} = {value:g}" for name, value in self.refit.items())
+            return f"{'smallest' if self.smallest else 'largest'} {self.select} in tuning; then {changes}, last epoch"
         return f"{'smallest' if self.smallest else 'largest'} {self.select}, earliest epoch on ties"
 
     def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -151,7 +159,9 @@ class Table:
         return [float(record.get(self.select, float("nan"))) for record in records]
 
     def best(self, values: list[float]) -> int:
-        """The index the rule chooses; NaN never wins."""
+        """The index the rule chooses; NaN never wins, and where there is nothing else the last one is taken."""
+        if all(v != v for v in values):
+            return len(values) - 1
         sign = -1.0 if self.smallest else 1.0
         ranked = [sign * v if v == v else float("-inf") for v in values]
         return max(range(len(ranked)), key=lambda i: ranked[i])

@@ -264,7 +264,7 @@ class Driver:
         with nullcontext() if average is None else average.swapped(program.module):
             record |= program.evaluate(last=self.over)
         if average is not None:
-            average.observe(record["val/loss"])
+            average.observe(record.get("val/loss", float("nan")))
         return record
 
     def take(self) -> None:

@@ -315,9 +315,7 @@ class StackedSupervised(StackedDriver[Member]):
         """Scores on validation and test examples; members with the same data are scored at once."""
         records: list[Record] = [{} for _ in self.members]
         for chosen, task in _by_identity([m.task for m in self.members]):
-            outputs = {
-                part: self.model.predict(chosen, getattr(task, f"x_{part}"), self.device) for part in ("val", "test")
-            }
+            outputs = {part: self.model.predict(chosen, getattr(task, f"x_{part}"), self.device) for part in task.parts}
             for part, of_part in self._corrected(chosen, task, outputs).items():
                 for k, own in zip(chosen, task.score_each(part, of_part), strict=True):
                     records[k] |= {f"{part}/{name}": value for name, value in own.items()}

@@ -19,7 +19,8 @@ from reweigh.method import Context
 class Task:
     """Training, validation and test tensors of one problem; without classes it is a regression.
 
-    Hyper-parameters and epochs are chosen on the validation part; the test part is only ever reported. `noisy` says
+    Hyper-parameters and epochs are chosen on the validation part, which is empty where all examples are trained on
+    after the choice; the test part is only ever reported. `noisy` says
     which training labels were corrupted on purpose, `meta` is a small clean and balanced set for the methods that
     need one, `groups` the group of each training example for objectives over groups, and `scorer` computes
     the scores of a part (`"val"` or `"test"`) from the outputs where accuracy and log-loss are not enough.
@@ -37,6 +38,11 @@ class Task:
     groups: Tensor | None = None
     n_groups: int | None = None
     scorer: Callable[[str, Tensor], dict[str, Any]] | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that there is something to score in."""
+        return tuple(part for part in ("val", "test") if len(getattr(self, f"y_{part}")))
 
     def score(self, part: str, outputs: Tensor) -> dict[str, Any]:
         """How well these outputs do on a part, `"val"` or `"test"`."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from reweigh.bench import catalogue, models
 from reweigh.bench.catalogue.images import Dataset
+from reweigh.bench.draws import split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.recipe import LATER, Scale, Trainee
 from reweigh.bench.train.device import Precision
@@ -139,6 +140,11 @@ def load(name: str) -> Dataset:
 def _statistics(dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of a data set's pixels, counted once a process."""
     return pixel_statistics(dataset.x_train)
+
+
+def held_out(y: Indices, share: float, draw: np.random.Generator) -> tuple[Indices, Indices]:
+    """Indices to train on and to choose by, each class alike; with a share of 0 all are trained on."""
+    return split(y, share, draw) if share else (np.arange(len(y)), np.arange(0))
 
 
 def to_task(

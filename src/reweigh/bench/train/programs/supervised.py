@@ -81,7 +81,7 @@ class Supervised(Program):
         self.nonfinite = Nonfinite(training.nonfinite, self.every)
         self.x, self.y = devices.Rows(task.x_train, self.device), devices.Rows(task.y_train, self.device)
         self.groups = None if task.groups is None else devices.Rows(task.groups, self.device)
-        self.held = {part: devices.Rows(getattr(task, f"x_{part}"), self.device) for part in ("val", "test")}
+        self.held = {part: devices.Rows(getattr(task, f"x_{part}"), self.device) for part in task.parts}
         self.meta = devices.moved(task.meta, self.device)
         self.augmentation, self.meta_order = seeds.torch("augmentation"), seeds.torch("meta")
         self._batches: Iterator[list[int]] = iter(())
