@@ -78,6 +78,8 @@ class Context:
         Number of groups, for objectives over groups.
     targets
         The label of each training example, for samplers that draw by class.
+    groups
+        The group of each training example, for samplers that draw by group.
     meta_loader
         An iterable of clean, balanced batches, for bilevel steps.
     steps
@@ -92,6 +94,7 @@ class Context:
     class_counts: Sequence[int] | None = None
     n_groups: int | None = None
     targets: Any = None
+    groups: Any = None
     meta_loader: Any = None
     steps: int | None = None
     loss: str = DEFAULTS["loss"]

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
+import reweigh
 from reweigh import KL, rgd
-from reweigh.torch.samplers import ClassUniform, Hardness, Importance, PrimalDual, SumTree, Uniform
+from reweigh.torch.samplers import ClassUniform, GroupBalanced, Hardness, Importance, PrimalDual, SumTree, Uniform
 from reweigh.torch.samplers._chi_square_ball import ChiSquareBall
 from reweigh.torch.samplers._sum_tree import descend
 
@@ -27,7 +28,7 @@ ADAPTIVE = [
     PrimalDual(step=0.5),
     PrimalDual(divergence="kl", step=0.05),
 ]
-ALL = [Uniform(), ClassUniform(), *ADAPTIVE]
+ALL = [Uniform(), ClassUniform(), GroupBalanced(), *ADAPTIVE]
 
 
 def name(config):
@@ -35,7 +36,7 @@ def name(config):
 
 
 def started(config, n=37, batch_size=5, **options):
-    return config.start(n, batch_size=batch_size, targets=torch.arange(n) % 3, **options)
+    return config.start(n, batch_size=batch_size, targets=torch.arange(n) % 3, groups=torch.arange(n) % 4, **options)
 
 
 def losses_of(indices, step=0):
@@ -835,3 +836,22 @@ def test_two_processes_keep_identical_trees():
             for _ in train(sampler, sampler, log):
                 pass
         assert [(a[0] + b[0], a[1] and a[1] + b[1]) for a, b in zip(log0, log1, strict=True)] == log
+
+
+def test_group_balanced_draws_groups_alike_whatever_the_classes():
+    groups = torch.tensor([0] * 90 + [1] * 8 + [2] * 2)
+    sampler = GroupBalanced().start(100, batch_size=3000, seed=0, targets=torch.zeros(100).long(), groups=groups)
+    drawn = torch.cat([torch.tensor(batch) for batch in sampler])
+    shares = torch.bincount(groups[drawn], minlength=3) / len(drawn)
+    torch.testing.assert_close(shares, torch.full((3,), 1 / 3), atol=0.1, rtol=0)
+    expected = 1 / (3 * torch.tensor([90.0, 8.0, 2.0], dtype=torch.float64))
+    torch.testing.assert_close(sampler.probabilities(), expected[groups])
+    with pytest.raises(ValueError, match=r"`groups` must be given to draw each group equally often.*groups=labels"):
+        GroupBalanced().start(4, batch_size=2, targets=torch.arange(4))
+
+
+def test_group_balanced_says_what_the_context_lacks():
+    with pytest.raises(ValueError, match=r"'group_balanced' needs to know groups.*Context\(groups="):
+        reweigh.method("group_balanced").build(reweigh.Context(n=4, targets=torch.arange(4)))
+    built = reweigh.method("group_balanced").build(reweigh.Context(n=4, groups=torch.arange(4)))
+    assert built.sampler == GroupBalanced()

@@ -62,6 +62,7 @@ class Task:
             class_counts=self.class_counts or None,
             n_groups=self.n_groups,
             targets=self.y_train,
+            groups=self.groups,
             meta_loader=self.meta,
             steps=steps,
             loss="cross_entropy" if self.classes else "mse",

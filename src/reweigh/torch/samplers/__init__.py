@@ -21,6 +21,7 @@ from __future__ import annotations
 from reweigh.torch.samplers._base import LiveSampler, SamplerConfig
 from reweigh.torch.samplers._sum_tree import SumTree
 from reweigh.torch.samplers.class_uniform import ClassUniform
+from reweigh.torch.samplers.group_balanced import GroupBalanced
 from reweigh.torch.samplers.hardness import Hardness
 from reweigh.torch.samplers.importance import Importance
 from reweigh.torch.samplers.primal_dual import PrimalDual
@@ -32,6 +33,7 @@ __all__ = [
     "Hardness",
     "PrimalDual",
     "ClassUniform",
+    "GroupBalanced",
     "SamplerConfig",
     "LiveSampler",
     "SumTree",

@@ -66,7 +66,8 @@ class SamplerConfig(ABC):
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: Cost of a step beyond shuffling, in words.
     cost: ClassVar[str] = "O(B)"
-    #: What the training loop must supply: "losses" (call `update` after each step) or "targets" (to `start`).
+    #: What the training loop must supply: "losses" (call `update` after each step), "targets" or
+    #: "groups" (to `start`).
     needs: ClassVar[tuple[str, ...]] = ()
 
     def start(
@@ -78,6 +79,7 @@ class SamplerConfig(ABC):
         num_replicas: int | None = None,
         rank: int | None = None,
         targets: Tensor | None = None,
+        groups: Tensor | None = None,
     ) -> LiveSampler:
         """The live sampler, to be passed to a DataLoader as `batch_sampler`.
 
@@ -94,6 +96,8 @@ class SamplerConfig(ABC):
             is initialised, else 1 and 0.
         targets
             Class of each example, shape (n,); used by samplers whose `needs` name it.
+        groups
+            Group of each example, shape (n,); likewise.
         """
         distributed = _distributed()
         if num_replicas is None:
@@ -101,7 +105,7 @@ class SamplerConfig(ABC):
         if rank is None:
             rank = torch.distributed.get_rank() if distributed else 0
         shard = Shard(n=n, batch_size=batch_size, seed=seed, num_replicas=num_replicas, rank=rank)
-        return self._live(shard, targets)
+        return self._live(shard, groups if "groups" in self.needs else targets)
 
     @abstractmethod
     def _live(self, shard: Shard, targets: Tensor | None) -> LiveSampler:

@@ -47,10 +47,12 @@ class ClassUniform(SamplerConfig):
     needs: ClassVar[tuple[str, ...]] = ("targets",)
 
     def _live(self, shard: Shard, targets: Tensor | None) -> LiveSampler:
-        return _LiveClassUniform(shard, _checked(targets, shard.n))
+        return LiveClassUniform(shard, checked(targets, shard.n, "targets", "class"))
 
 
-class _LiveClassUniform(LiveSampler):
+class LiveClassUniform(LiveSampler):
+    """The live form: every class, or other label, equally often."""
+
     def __init__(self, shard: Shard, targets: Tensor) -> None:
         super().__init__(shard)
         _, self._classes, self._counts = torch.unique(targets, return_inverse=True, return_counts=True)
@@ -69,15 +71,16 @@ class _LiveClassUniform(LiveSampler):
         return Draw(self._members[self._starts[chosen] + torch.minimum(within, counts - 1)])
 
 
-def _checked(targets: Tensor | None, n: int) -> Tensor:
-    if targets is None:
+def checked(labels: Tensor | None, n: int, name: str, kind: str) -> Tensor:
+    """The class or group of each example, on the host, or an error that names what is wrong with it."""
+    if labels is None:
         raise ValueError(
-            "`targets` must be given to draw classes uniformly, got None. "
-            "Pass the class of each example: start(n, batch_size=..., targets=labels)."
+            f"`{name}` must be given to draw each {kind} equally often, got None. "
+            f"Pass the {kind} of each example: start(n, batch_size=..., {name}=labels)."
         )
-    targets = torch.as_tensor(targets).detach().to("cpu")
-    if targets.shape != (n,):
-        raise ValueError(f"`targets` must have one class for each of {n} examples, got shape {tuple(targets.shape)}.")
-    if targets.is_floating_point():
-        raise TypeError(f"`targets` must be integer classes, got {targets.dtype}. Convert soft labels with argmax.")
-    return targets
+    labels = torch.as_tensor(labels).detach().to("cpu")
+    if labels.shape != (n,):
+        raise ValueError(f"`{name}` must have one {kind} for each of {n} examples, got shape {tuple(labels.shape)}.")
+    if labels.is_floating_point():
+        raise TypeError(f"`{name}` must be integers, one {kind} each, got {labels.dtype}. Convert them with argmax.")
+    return labels

@@ -66,7 +66,7 @@ class Supervised(Program):
         self.loss, self.post = built.loss, built.post
         self.objectives = (LiveObjective(built.objective),)
         self.sampler = built.sampler.start(
-            self.units, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train
+            self.units, batch_size=batch_size, seed=seeds.integer("order"), targets=task.y_train, groups=task.groups
         )
         if training.precision == "float16" and not isinstance(built.step, _SCALED):
             raise ValueError(
