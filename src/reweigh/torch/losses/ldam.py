@@ -62,9 +62,10 @@ class LDAM(ClassLoss):
     Notes
     -----
     Follows the authors' code: margin 0.5, scale 30, weights with beta 0.9999 from epoch 160 of 200, here
-    `defer=0.8`. Departures: a class without examples gets the margin of a class with one; margins act on any
-    number of axes. References: Cao et al., *Learning Imbalanced Datasets with Label-Distribution-Aware Margin
-    Loss*, NeurIPS 2019.
+    `defer=0.8`. Departures: the authors' weighted mean divides by the sum of the batch's class weights, `Reweighted`
+    by the number of units, so a batch of rare classes counts for more here; a class without examples gets the
+    margin of a class with one; margins act on any number of axes. References: Cao et al., *Learning
+    Imbalanced Datasets with Label-Distribution-Aware Margin Loss*, NeurIPS 2019.
     """
 
     margin: float = 0.5
