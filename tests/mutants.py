@@ -101,7 +101,7 @@ PLANTED = {
     ),
     "> for >= in the clip share": ("monitor.py", "(losses >= tau + offset)", "(losses > tau + offset)"),
 }
-#: The tests for the modules of planted bugs that no other mutant is drawn from.
+#: The tests that were written for them.
 PLANTED_TESTS = ("tests/bench/test_selection.py",)
 _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -204,13 +204,7 @@ def planted(source: Path) -> Iterator[Mutant]:
         text = (source / module).read_text()
         if old not in text:
             raise SystemExit(f"{module} has changed: there is no {old!r} in it to plant {what!r} in.")
-        yield Mutant(
-            module, what, text.replace(old, new, 1), tuple(dict.fromkeys((*PLANTED_TESTS, *TESTS.get(module, ()))))
-        )
-
-
-def _tests_of(module: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*PLANTED_TESTS, *TESTS.get(module, ()))))
+        yield Mutant(module, what, text.replace(old, new, 1), PLANTED_TESTS)
 
 
 def drawn(source: Path, count: int, seed: int, only: str) -> list[Mutant]:
@@ -302,15 +296,15 @@ def main() -> None:
         mutants = drawn(source, options.count, options.seed, options.only)
         if not options.only:
             mutants = [*planted(source), *mutants]
-        passing = {tests: tried(None, source, tests, 600) for tests in dict.fromkeys(m.tests for m in mutants)}
-        for tests, outcome in passing.items():
-            if outcome != "survived":
-                raise SystemExit(f"without a mutant {' '.join(tests)} must pass; it was {outcome}.")
+        passing: set[tuple[str, ...]] = set()
         ended: list[dict[str, str]] = []
         started = time.monotonic()
         for mutant in mutants:
             if time.monotonic() - started > options.budget:
                 break
+            if mutant.tests not in passing and tried(None, source, mutant.tests, 5 * options.seconds) != "survived":
+                raise SystemExit(f"without a mutant {' '.join(mutant.tests)} must pass, and does not.")
+            passing.add(mutant.tests)
             outcome = tried(mutant, source, mutant.tests, options.seconds)
             ended.append({"module": mutant.module, "what": mutant.what, "outcome": outcome})
             print(f"{len(ended):4d} {outcome:11s} {mutant.module}: {mutant.what}", flush=True)

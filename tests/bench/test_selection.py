@@ -220,19 +220,19 @@ def test_equal_scores_count_half_in_auroc():
 
 @pytest.mark.parametrize("masked_first", [True, False])
 def test_micro_batches_with_and_without_a_mask_are_one_step(masked_first):
-    """The state after two micro-batches is that after both at once, whichever of them has ignored targets."""
-    logits = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
-    target = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
-    ignored = target.clone()
-    ignored[:3] = -100
-    parts = [(logits[:4], ignored[:4]), (logits[4:], target[4:])]
+    """The state after two micro-batches is that after both at once, whichever of them leaves units out."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, generator=draw), torch.randn(8, generator=draw)
+    mask = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    parts = [(x[:4], y[:4], mask), (x[4:], y[4:], None)]
     if not masked_first:
         parts.reverse()
-    split = Reweighted(nn.CrossEntropyLoss(), TERMEma(t=1.0), accumulation=2)
-    whole = Reweighted(nn.CrossEntropyLoss(), TERMEma(t=1.0))
-    for x, y in parts:
-        split(x, y)
-    whole(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
+    split = Reweighted(nn.L1Loss(), TERMEma(t=1.0), accumulation=2)
+    whole = Reweighted(nn.L1Loss(), TERMEma(t=1.0))
+    for output, target, kept in parts:
+        split(output, target, sample_weight=kept)
+    outputs, targets = (torch.cat([part[k] for part in parts]) for k in range(2))
+    whole(outputs, targets, sample_weight=torch.cat([torch.ones(4) if kept is None else kept for *_, kept in parts]))
     assert split.state_dict().keys() == whole.state_dict().keys()
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(split.state_dict()[name], value)
