@@ -43,12 +43,11 @@ def trained(tmp_path_factory) -> dict[str, Path]:
         drop = tuple(other for other in ("band", "old", "s") if other != target)
         question = DataQuestion(source=str(root / "people.csv"), target=target, drop=drop)
         problem = load(question)
-        table = recipe.table(problem, (), ("mean",), "rgd", recipe.metric_named("", problem))
         settings = recipe.settings(question, problem, 5) | recipe.column(model, problem, ("mean",)).settings
         spec = Spec(
             recipe="compare", column=model, label="mean", settings=settings | {"epochs": 3}, method="mean", seed=0
         )
-        folders[name] = train_and_save(problem, spec, table, root / name.replace(" ", "-"), expected={})
+        folders[name] = train_and_save(problem, spec, root / name.replace(" ", "-"), expected={})
     return folders
 
 
@@ -272,7 +271,7 @@ def test_a_tree_deeper_than_any_is_refused(copied):
         Model.load(folder)
 
 
-@pytest.mark.parametrize("card", ["[" * 100_000, "null", '"model"', "[]", '{"format": 2, "files": 3}'])
+@pytest.mark.parametrize("card", ["[" * 100_000, "null", '"model"', "[]", '{"format": 3, "files": 3}'])
 def test_a_card_that_is_not_one_is_damaged(copied, card):
     folder = copied("mlp")
     (folder / "model.json").write_text(card)

@@ -76,7 +76,8 @@ def test_a_test_file_is_the_test_part(table, tmp_path):
     for seed in (0, 1):
         parts = parts_of(problem, seed)
         assert len(deal(problem, parts)[0].x_test) == 40
-        assert len(with_test_rows(problem, parts).train) == len(parts.train), "given test rows are never trained on"
+        assert len(with_test_rows(problem, parts, hold_out=True).train) == len(parts.train)
+        assert not set(with_test_rows(problem, parts, hold_out=False).train) & set(parts.test), "given test rows"
 
 
 def test_rows_of_a_test_file_that_cannot_be_tested_on_are_told(table, tmp_path):
@@ -114,12 +115,30 @@ def test_the_embedded_digits_have_a_long_tail_and_a_balanced_test_set():
     assert np.ptp(np.bincount(task.y_test.numpy())) <= 5
 
 
-def test_a_model_to_keep_trains_on_rows_that_were_tested_on_by_chance(table):
+def test_a_model_to_keep_trains_on_all_rows_but_those_a_correction_is_fitted_to(table):
     problem = load(DataQuestion(source=table, target="income", drop=("salary",)))
     parts = parts_of(problem, 0)
-    kept = with_test_rows(problem, parts)
+    kept = with_test_rows(problem, parts, hold_out=True)
     assert set(kept.train) == set(parts.train) | set(parts.test)
     assert np.array_equal(kept.val, parts.val)
+    assert with_test_rows(problem, parts, hold_out=False).train.tolist() == list(range(200))
+
+
+@pytest.mark.parametrize("group", ["", "city", "person"])
+def test_the_folds_of_a_round_test_every_row_once(tmp_path, group):
+    frame = people().with_columns(person=np.arange(200) // 4)
+    frame.write_csv(tmp_path / "people.csv")
+    given = {"source": str(tmp_path / "people.csv"), "target": "income", "drop": ("salary",)}
+    problem = load(DataQuestion(**given, group=group))
+    for first in (0, 5):
+        tested = [parts_of(problem, seed).test for seed in range(first, first + 5)]
+        assert sorted(np.concatenate(tested).tolist()) == list(range(200))
+        assert all(abs(len(part) - 40) <= 4 for part in tested)
+    assert not np.array_equal(parts_of(problem, 0).test, parts_of(problem, 5).test)
+    if group == "person":
+        for seed in range(5):
+            parts = parts_of(problem, seed)
+            assert not set(parts.test // 4) & set(parts.train // 4), "a person is on one side"
 
 
 @pytest.mark.parametrize("target", ["income", "salary"])
@@ -134,7 +153,7 @@ def test_time_cuts_at_the_same_rows_and_each_split_leaves_out_another_tenth(tmp_
         assert parts.val.tolist() == list(range(120, 160))
         assert len(parts.train) == pytest.approx(108, abs=1)
         assert max(parts.train) < 120
-        kept = with_test_rows(problem, parts)
+        kept = with_test_rows(problem, parts, hold_out=True)
         assert kept.train.tolist() == [*range(120), *range(160, 200)]
     assert not np.array_equal(first.train, second.train)
 

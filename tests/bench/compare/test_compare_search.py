@@ -1,17 +1,22 @@
-"""The order of a search, what it does when time runs out, and what an answer may rest on: no training, fake clocks."""
+"""The order of a search, what it drops, when it stops, and what an answer may rest on: no training, fake clocks."""
 
+import dataclasses
 import itertools
+import math
 
 import pytest
 
+from reweigh.bench.compare import actions, recipe
 from reweigh.bench.compare import search as searching
 from reweigh.bench.compare.search import search
-from reweigh.bench.lab import plan
+from reweigh.bench.lab import plan, results
 from reweigh.bench.lab.executors.local import Failure, OutOfTimeError
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.train import scores as metrics
+from reweigh.method import method
 
-METHODS = ("mean", "rgd")
+METHODS = ("mean", "mean+prior", "rgd", "focal")
 
 
 def question(columns=("mlp",), methods=METHODS):
@@ -20,25 +25,32 @@ def question(columns=("mlp",), methods=METHODS):
         question="q",
         columns=tuple(Column(name=c, settings={}, methods=methods) for c in columns),
         methods=methods,
+        rows=recipe.corrections(methods, metrics.CLASSIFICATION[0]),
         metric="test/accuracy",
         metric_name="accuracy",
         select="val/accuracy",
-        overlap=0.2,
+        last_epoch=True,
+        overlap=1 / 3,
     )
-    return plan.Question(recipe="compare", table=table, settings={"lr": 0.1})
+    return plan.Question(recipe="compare", table=table, settings={"lr": 0.1, "base": ""})
 
 
 class World:
-    """A machine on which every run takes as long as it is told, one after the other."""
+    """A machine on which every training takes as long as it is told, one after the other; corrections take none.
 
-    def __init__(self, monkeypatch, *, each=1.0, broken=(), interrupt_after=None):
+    `gains` are what rows gain over plain training in test accuracy; their noise is a tenth of a point.
+    """
+
+    def __init__(self, monkeypatch, *, each=1.0, broken=(), interrupt_after=None, gains=None, noise=0.001):
         self.now, self.each, self.broken, self.left = 0.0, each, broken, interrupt_after
+        self.gains, self.noise = gains or {}, noise
         self.stages, self.done = [], []
+        self.validation = lambda rate: (0.6 if rate == 0.05 else 0.5, 1.0)
         monkeypatch.setattr(searching.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(searching, "execute", self.execute)
         monkeypatch.setattr(searching, "Workers", self.workers)
 
-    def workers(self, jobs):
+    def workers(self, jobs, device="cpu"):
         class Nobody:
             def __enter__(self):
                 return self
@@ -59,100 +71,183 @@ class World:
                 continue
             if self.left is not None and len(self.done) >= self.left:
                 raise KeyboardInterrupt
-            if self.now + self.each > deadline:
+            each = 0.0 if spec.settings["base"] else self.each
+            if self.now + each > deadline:
                 self.now = deadline
                 raise OutOfTimeError(title)
-            self.now += self.each
+            self.now += each
             if spec.label in self.broken:
                 failures.append(Failure(spec=spec, reason="Traceback\nValueError: it broke"))
                 continue
+            if spec.settings["base"]:
+                text = str(dataclasses.replace(method(spec.method), post=None))
+                settings = {**spec.settings, "base": ""}
+                base = dataclasses.replace(spec, label=spec.settings["base"], method=text, settings=settings)
+                assert Run(base, root).done, "a correction follows the training that it corrects"
             with run.open() as writer:
-                value = 0.5 + 0.1 * (spec.settings["lr"] == 0.05) + 0.001 * spec.seed
-                writer.record({"val/accuracy": value, "test/accuracy": value})
-                writer.finish({"seconds": self.each})
+                accuracy, loss = self.validation(spec.settings["lr"])
+                wave = self.noise * math.sin(7.0 * spec.seed + sum(map(ord, spec.label)))
+                value = 0.5 + self.gains.get(spec.label, 0.0) + wave
+                writer.record({"val/accuracy": accuracy, "val/loss": loss, "test/accuracy": value})
+                writer.finish({"seconds": each})
             self.done.append(spec)
         return failures
 
 
 def go(world, root, budget, asked=None):
-    told = []
-    found = search(
-        asked or question(), root, jobs=1, budget=budget, display=None, on_stage=lambda f: told.append(len(f.runs))
-    )
-    return found, told
+    asked = asked or question()
+    stages = []
+
+    def on_stage(outcome):
+        gathered = results.of_runs("compare", asked.table, [*outcome.runs, *outcome.tuning])
+        stages.append(len(outcome.runs))
+        return gathered, actions.decide(gathered, 0.01)
+
+    found = search(asked, root, jobs=1, budget=budget, display=None, on_stage=on_stage)
+    return found, stages
 
 
-def test_defaults_come_first_then_tuning_then_splits_until_there_are_enough(monkeypatch, tmp_path):
-    world = World(monkeypatch)
-    found, told = go(world, tmp_path, 10_000)
-    assert [title for title in world.stages if "control" not in title][:4] == [
-        "as written, 3 splits",
+def splits_of(found, label, column="mlp"):
+    return {run.spec.seed for run in found.runs if (run.spec.column, run.spec.label) == (column, label)}
+
+
+#: Nothing can be decided: differences go up and down by ten points.
+OPEN = {"noise": 0.1}
+
+
+def test_written_methods_come_first_then_tuning_then_rounds_until_there_are_enough(monkeypatch, tmp_path):
+    world = World(monkeypatch, **OPEN)
+    found, stages = go(world, tmp_path, 10_000)
+    assert [title for title in world.stages if "control" not in title and "corrections" not in title][:4] == [
+        "as written, 5 splits",
         "tuning, 5 trials of each method",
         "tuned, splits 1 to 5",
         "tuned, splits 6 to 10",
     ]
     assert found.ended == "finished"
     assert found.tuned
-    assert {run.spec.seed for run in found.runs} == set(range(searching.MOST))
-    # Half the rate is the best trial on validation, for both methods alike.
+    assert splits_of(found, "mean") == splits_of(found, "mean+prior") == set(range(searching.MOST))
+    # Half the rate is the best trial on validation rows, for every method alike.
     assert {run.spec.settings["lr"] for run in found.runs if run.spec.label in METHODS} == {0.05}
-    assert told == sorted(told)
+    assert stages[1:] == sorted(stages[1:])
 
 
-def test_every_method_has_the_same_number_of_trials(monkeypatch, tmp_path):
-    found, _ = go(World(monkeypatch), tmp_path, 10_000)
+def test_plain_training_comes_first_and_corrections_take_no_training(monkeypatch, tmp_path):
+    world = World(monkeypatch)
+    go(world, tmp_path, 10_000)
+    first = [spec.label for spec in world.done[:20]]
+    assert first == ["mean"] * 5 + ["rgd"] * 5 + ["focal"] * 5 + ["mean+prior"] * 5
+    assert world.now == sum(not spec.settings["base"] for spec in world.done)
+
+
+def test_every_method_has_the_same_trials_on_splits_of_their_own(monkeypatch, tmp_path):
+    found, _ = go(World(monkeypatch, **OPEN), tmp_path, 10_000)
+    trained = [label for label in METHODS if label != "mean+prior"]
     counts = {label: sum(run.spec.label == label for run in found.tuning) for label in METHODS}
-    assert counts == {"mean": 5, "rgd": 5}
+    assert counts == {"mean+prior": 0, **dict.fromkeys(trained, 5 * 3)}
+    assert not {run.spec.seed for run in found.tuning} & set(range(searching.MOST))
+
+
+def test_ties_of_trials_go_to_the_lower_log_loss(monkeypatch, tmp_path):
+    world = World(monkeypatch, **OPEN)
+    # All rates are equal in accuracy; three quarters of the rate has the lower loss.
+    world.validation = lambda rate: (0.5, 0.9 if math.isclose(rate, 0.075) else 1.0)
+    found, _ = go(world, tmp_path, 10_000)
+    assert found.tuned
+    assert {round(run.spec.settings["lr"], 6) for run in found.runs if run.spec.label == "mean"} == {0.075}
 
 
 def test_little_time_leaves_the_methods_as_written_and_adds_splits(monkeypatch, tmp_path):
-    world = World(monkeypatch)
-    # Three splits of three rows and a control take 12; tuning (6) and five splits more (15) would not fit.
-    found, _ = go(world, tmp_path, 30.0)
+    world = World(monkeypatch, **OPEN)
+    # A round of three trained rows takes 15; tuning would take 45.
+    found, _ = go(world, tmp_path, 50.0)
     assert not found.tuned
     assert found.trials == 0
     assert found.ended == "time"
+    assert splits_of(found, "mean") == set(range(15))
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
-    assert not any("tuning" in title for title in world.stages)
 
 
-def test_the_end_of_time_in_the_middle_of_a_round_drops_its_incomplete_splits(monkeypatch, tmp_path):
-    world = World(monkeypatch)
-    monkeypatch.setattr(searching._Search, "_cost", lambda self, specs, **anew: 0.0)
-    found, _ = go(world, tmp_path, 12 + 10 + 20 + 7.5)
+def test_the_end_of_time_in_the_middle_of_a_round_keeps_what_has_finished(monkeypatch, tmp_path):
+    found, _ = go(World(monkeypatch, **OPEN), tmp_path, 15 + 8.5)
     assert found.ended == "time"
-    assert found.tuned
-    seeds = {label: {r.spec.seed for r in found.runs if r.spec.label == label} for label in METHODS}
-    # Seven runs of the second round are two splits and a third, which have no scale control as the first five have.
-    assert seeds["mean"] == seeds["rgd"] == set(range(5))
-
-
-def test_the_end_of_time_in_the_middle_of_the_first_round_keeps_its_complete_splits(monkeypatch, tmp_path):
-    world = World(monkeypatch)
-    monkeypatch.setattr(searching._Search, "_cost", lambda self, specs, **anew: 0.0)
-    found, _ = go(world, tmp_path, 12 + 10 + 7.5)
-    assert found.tuned
-    assert {run.spec.seed for run in found.runs} == {0, 1}
+    assert splits_of(found, "mean") == set(range(10))
+    assert splits_of(found, "rgd") == set(range(8)), "three of the second round"
+    assert splits_of(found, "focal") == set(range(5))
 
 
 def test_tuned_rows_are_never_compared_with_untuned_ones(monkeypatch, tmp_path):
-    world = World(monkeypatch)
-    monkeypatch.setattr(searching._Search, "_cost", lambda self, specs, **anew: 0.0)
-    found, _ = go(world, tmp_path, 12 + 10 + 4.5)  # one split is tuned, which no interval can be made of
+    monkeypatch.setattr(searching, "_TUNING_SHARE", 10.0)
+    world = World(monkeypatch, **OPEN)
+    found, _ = go(world, tmp_path, 15 + 45 + 1.5)  # one split of plain training is tuned, which no interval is made of
     assert not found.tuned
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
+    more, _ = go(world, tmp_path, 15 + 45 + 7.5)
+    assert more.tuned
+    assert {run.spec.settings["lr"] for run in more.runs} == {0.05}
 
 
-def test_an_interruption_keeps_what_is_complete(monkeypatch, tmp_path):
-    found, _ = go(World(monkeypatch, interrupt_after=14), tmp_path, 10_000)
+def test_a_search_stops_when_the_best_is_decided_beyond_doubt(monkeypatch, tmp_path):
+    world = World(monkeypatch, gains={"focal": 0.08})
+    found, _ = go(world, tmp_path, 10_000)
+    assert found.ended == "decided"
+    assert found.seconds < 10_000
+    assert splits_of(found, "mean") == set(range(5)), "one tuned round is enough for eight points"
+
+
+def test_a_search_stops_when_plain_training_is_shown_to_be_as_good(monkeypatch, tmp_path):
+    found, _ = go(World(monkeypatch), tmp_path, 10_000)
+    assert found.ended == "decided"
+    assert splits_of(found, "mean") == set(range(10))
+
+
+def test_what_cannot_win_is_dropped_but_not_what_the_question_is_about(monkeypatch, tmp_path):
+    world = World(monkeypatch, gains={"rgd": -0.3, "focal": -0.3}, noise=0.02)
+    found, _ = go(world, tmp_path, 10_000)
+    assert found.dropped == {("mlp", "focal"): 5}
+    assert splits_of(found, "rgd") == splits_of(found, "mean")
+    assert not splits_of(found, "focal"), "it was never tuned"
+
+
+def test_a_model_that_cannot_win_is_dropped_as_a_whole(monkeypatch, tmp_path):
+    world = World(monkeypatch, **OPEN)
+    execute = world.execute
+
+    def worse(specs, root, **more):
+        for spec in specs:
+            world.gains = dict.fromkeys(METHODS, -1.0 if spec.column == "logistic" else 0.0)
+            execute([spec], root, **more)
+        return []
+
+    monkeypatch.setattr(searching, "execute", worse)
+    found, _ = go(world, tmp_path, 10_000, question(columns=("mlp", "logistic")))
+    assert {key for key in found.dropped if key[0] == "logistic"} == {("logistic", label) for label in METHODS}
+    assert splits_of(found, "mean") == set(range(searching.MOST))
+
+
+def test_scale_controls_run_last_and_only_for_a_gain(monkeypatch, tmp_path):
+    world = World(monkeypatch, gains={"rgd": 0.05, plan.NORMALISED: 0.05})
+    asked = question(methods=("mean", "rgd"))
+    asked = dataclasses.replace(asked, settings={**asked.settings})
+    found, _ = go(world, tmp_path / "gain", 10_000, asked)
+    assert world.stages[-2].startswith("scale control")
+    assert splits_of(found, plan.NORMALISED) == splits_of(found, plan.SCALED_BASELINE) == splits_of(found, "rgd")
+    none = World(monkeypatch, **OPEN)
+    go(none, tmp_path / "none", 10_000, asked)
+    assert not any("scale control" in title for title in none.stages)
+
+
+def test_an_interruption_keeps_what_has_finished(monkeypatch, tmp_path):
+    found, _ = go(World(monkeypatch, interrupt_after=12), tmp_path, 10_000)
     assert found.ended == "interrupted"
-    assert {run.spec.seed for run in found.runs} == {0, 1, 2}
+    assert splits_of(found, "mean") == splits_of(found, "rgd") == set(range(5))
+    assert splits_of(found, "focal") == {0, 1}
 
 
 def test_the_same_search_goes_on_where_it_stopped(monkeypatch, tmp_path):
-    first = World(monkeypatch)
+    first = World(monkeypatch, **OPEN)
     go(first, tmp_path, 30.0)
-    second = World(monkeypatch)
+    second = World(monkeypatch, **OPEN)
     found, _ = go(second, tmp_path, 10_000)
     assert found.tuned
     ids = [spec.id for spec in itertools.chain(first.done, second.done)]
@@ -160,37 +255,24 @@ def test_the_same_search_goes_on_where_it_stopped(monkeypatch, tmp_path):
 
 
 def test_a_method_that_fails_does_not_hold_up_the_others(monkeypatch, tmp_path):
-    asked = question(methods=("mean", "rgd", "focal"))
-    found, _ = go(World(monkeypatch, broken=("focal",)), tmp_path, 10_000, asked)
+    found, _ = go(World(monkeypatch, broken=("focal",), **OPEN), tmp_path, 10_000)
     assert found.failed == {("mlp", "focal"): "ValueError: it broke"}
-    assert {run.spec.label for run in found.runs} >= {"mean", "rgd"}
+    assert splits_of(found, "mean") == splits_of(found, "rgd") == set(range(searching.MOST))
     assert found.tuned
 
 
-@pytest.mark.parametrize("columns", [("mlp", "lightgbm")])
-def test_all_models_are_reported_alike(monkeypatch, tmp_path, columns):
-    world = World(monkeypatch)
-    found, _ = go(world, tmp_path, 10_000, question(columns=columns))
-    seeds = [{r.spec.seed for r in found.runs if r.spec.column == c and r.spec.label == "mean"} for c in columns]
-    assert seeds[0] == seeds[1]
-
-
 def test_what_is_on_disk_is_the_answer_again_however_little_time_is_given(monkeypatch, tmp_path):
-    world = World(monkeypatch)
+    world = World(monkeypatch, **OPEN)
     first, _ = go(world, tmp_path, 300)
     assert first.tuned
-    splits = {run.spec.seed for run in first.runs}
     again, _ = go(world, tmp_path, 0.5)
     assert again.tuned
-    assert {run.spec.seed for run in again.runs} == splits
+    assert splits_of(again, "mean") == splits_of(first, "mean")
 
 
-@pytest.mark.parametrize("budget", range(60, 120, 3))
-def test_rows_of_one_table_are_over_the_same_splits(monkeypatch, tmp_path, budget):
-    """Wherever the time ends, also in the middle of the scale controls."""
-    found, _ = go(World(monkeypatch), tmp_path, budget)
-    splits: dict[str, set[int]] = {}
-    for run in found.runs:
-        splits.setdefault(run.spec.label, set()).add(run.spec.seed)
-    if plan.SCALED_BASELINE in splits:
-        assert len({frozenset(seeds) for seeds in splits.values()}) == 1
+@pytest.mark.parametrize("budget", range(20, 120, 7))
+def test_no_row_has_more_splits_than_plain_training(monkeypatch, tmp_path, budget):
+    """Wherever the time ends: plain training is in every pair."""
+    found, _ = go(World(monkeypatch, **OPEN), tmp_path, budget)
+    for label in METHODS:
+        assert splits_of(found, label) <= splits_of(found, "mean")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,34 +14,39 @@ from rich.table import Table as Shown
 
 from reweigh.bench.cli.stops import INTERRUPTED
 from reweigh.bench.compare import files, folder, hardest, model_card, request, shared
+from reweigh.bench.compare.actions import Decision
 from reweigh.bench.compare.answer import Answer, caveats
-from reweigh.bench.compare.model import write_predictions
+from reweigh.bench.compare.model import STANDARD_OUTPUT, write_predictions
 from reweigh.bench.compare.problem import Problem, load
 from reweigh.bench.compare.request import Request
 from reweigh.bench.compare.search import SearchOutcome, search
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab.display import RunDisplay
+from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
+from reweigh.bench.tables import Schema
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.device import Precision
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+#: Columns that are shown one by one before a comparison starts.
+_COLUMNS = 15
 _COLOURS = {"decided": "green", "leading": "cyan", "undecided": "yellow"}
 
 
 def seconds(text: str) -> float:
-    """A budget such as `90s`, `2m` or `1h` in seconds.
+    """A budget such as `90s`, `2m` or `1h` in seconds; a bare number is seconds.
 
     Examples
     --------
-    >>> seconds("2m"), seconds("1.5h")
-    (120.0, 5400.0)
+    >>> seconds("2m"), seconds("1.5h"), seconds("90")
+    (120.0, 5400.0, 90.0)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     if match is None or not float(match[1]):
         raise UserError(f"`--budget` must be a time such as 90s, 2m or 1h, got {text!r}.")
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def compare(given: Request, console: Console) -> int:
@@ -52,10 +58,12 @@ def compare(given: Request, console: Console) -> int:
     root.mkdir(parents=True, exist_ok=True)
     _describe(console, problem, table)
 
-    def on_stage(outcome: SearchOutcome) -> None:
-        _, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
-        if answer is not None:
-            console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
+    def on_stage(outcome: SearchOutcome) -> tuple[Results, Decision | None]:
+        results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
+        if answer is None:
+            return results, None
+        console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
+        return results, answer.decision
 
     with RunDisplay(console, table.metric) as display:
         outcome = search(
@@ -78,7 +86,7 @@ def compare(given: Request, console: Console) -> int:
             style="yellow",
         )
         return INTERRUPTED if outcome.ended == "interrupted" else 1
-    warnings = caveats(answer, table, ended=outcome.ended, tuned=outcome.tuned)
+    warnings = caveats(answer, table, outcome)
     devices.use(given.device)  # the model to keep is trained in this process
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("writing the report and the model", total=1.0)
@@ -92,7 +100,7 @@ def compare(given: Request, console: Console) -> int:
             warnings,
             progress=lambda share: progress.update(bar, completed=share),
         )
-    _print(console, answer, warnings)
+    _print(console, answer, warnings, outcome)
     _print_files(console, written)
     return INTERRUPTED if outcome.ended == "interrupted" else 0
 
@@ -103,6 +111,8 @@ def predict(
     """Write predictions for a file of rows."""
     devices.use(device)
     count = write_predictions(model, rows, out, precision=precision)
+    if out == STANDARD_OUTPUT:
+        return 0
     if card := model_card.first_line(model):
         console.print(escape(card), highlight=False)
     console.print(f"{count} rows predicted: {escape(str(out))}", highlight=False)
@@ -118,6 +128,8 @@ def _describe(console: Console, problem: Problem, table: Table) -> None:
         few = few if len(few) <= 6 else [*few[:3], "…", *few[-2:]]
         what += f" of {len(problem.classes)} classes ({', '.join(few)})"
     console.print(f"[bold]{escape(problem.name)}[/bold]: {escape(what)}.", highlight=False)
+    if problem.schema is not None and problem.imbalance == 1.0:
+        console.print(_columns_table(problem.schema))
     for note in table.notes:
         console.print(f"  · {escape(note)}", highlight=False)
     console.print(
@@ -127,13 +139,28 @@ def _describe(console: Console, problem: Problem, table: Table) -> None:
     )
 
 
-def _print(console: Console, answer: Answer, warnings: Sequence[str]) -> None:
+def _columns_table(schema: Schema) -> Shown:
+    """What each column was taken for; of many, the first."""
+    shown = Shown(box=None, padding=(0, 1), header_style="bold")
+    for head in ("column", "taken for", "different", "missing"):
+        shown.add_column(head, justify="left" if head in ("column", "taken for") else "right")
+    for column in schema.columns[:_COLUMNS]:
+        missing = f"{column.missing:.0%}" if column.missing else ""
+        shown.add_row(escape(column.name[:40]), column.kind, str(column.distinct), missing)
+    if len(schema.columns) > _COLUMNS:
+        kinds = Counter(column.kind for column in schema.columns[_COLUMNS:])
+        rest = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        shown.add_row(f"… {len(schema.columns) - _COLUMNS} more", rest, "", "")
+    return shown
+
+
+def _print(console: Console, answer: Answer, warnings: Sequence[str], outcome: SearchOutcome) -> None:
     console.print()
     console.print(f"[bold {_COLOURS[answer.strength]}]{escape(answer.headline)}[/]", highlight=False)
     for line in (*answer.details, *warnings):
         console.print(escape(line), highlight=False)
     console.print()
-    console.print(_actions_table(answer, console.width))
+    console.print(_actions_table(answer, console.width, set(outcome.dropped)))
     console.print(
         f"{answer.metric.name.capitalize()}, mean over splits, against {answer.names[answer.decision.reference.key]} "
         "with 95 % intervals. ▲ better, ▼ worse, after correction for the number of comparisons.",
@@ -156,8 +183,8 @@ def _print_files(console: Console, written: files.Files) -> None:
             console.print(f"{what}: {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
-def _actions_table(answer: Answer, width: int) -> Shown:
-    """Every action, the best first, with as many other metrics as there is room for."""
+def _actions_table(answer: Answer, width: int, dropped: Container[tuple[str, str]]) -> Shown:
+    """Every action, the best first, with as many other metrics as there is room for; what was dropped is dim."""
     decision, unit = answer.decision, answer.unit
     shown = Shown(box=None, padding=(0, 1), header_style="bold")
     shown.add_column("action", max_width=34, overflow="fold")
@@ -176,6 +203,6 @@ def _actions_table(answer: Answer, width: int) -> Shown:
             difference = f"{unit.signed(d.mean)}{interval} {MARKS[d.conclusion(smallest=decision.smallest)]:1}"
         own = {score.metric.key: score for score in scores[action.key]}
         more = (own[m.key].unit.value(own[m.key].mean) if m.key in own else "–" for m in others)
-        style = "bold" if action.key == decision.use.key else ""
+        style = "bold" if action.key == decision.use.key else "dim" if action.key in dropped else ""
         shown.add_row(escape(answer.names[action.key]), unit.value(action.mean), difference, *more, style=style)
     return shown

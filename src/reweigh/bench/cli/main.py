@@ -229,10 +229,10 @@ def compare_command(
         reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
 
     Args:
-        source: A CSV, TSV, Parquet or Arrow file, a folder of class folders of images, the name of a table
+        source: A CSV, TSV, JSON, Parquet or Arrow file, a folder of class folders of images, the name of a table
             (`reweigh list data`), or your own training as file.py:function.
         target: The column to predict.
-        budget: How long to search, such as 90s, 10m or 1h.
+        budget: How long to search, such as 90s, 10m or 1h; a bare number is seconds.
         model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
         method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
             the comparison that counts. `reweigh list methods` shows them.
@@ -359,7 +359,7 @@ def predict_command(
     Args:
         model: The model's folder; `reweigh compare` prints it.
         rows: A file with the columns of training, or a folder of images.
-        out: Where to write: a name ending in .csv, .tsv or .parquet.
+        out: Where to write: a name ending in .csv, .tsv or .parquet, or - for CSV on the standard output.
         device: Where to compute, whatever the model was trained on: auto takes an accelerator where there is one and
             prints which; cpu; cuda, cuda:1, mps and the like. Boosters always take the cpu.
         precision: float32, or bfloat16 or float16 for a network in mixed precision.

@@ -151,7 +151,32 @@ def against(results: Results, ours: tuple[str, str], theirs: tuple[str, str]) ->
     )
     if first is None or second is None:
         return None
-    return _paired(results, _values(first.outcomes), _values(second.outcomes), primary=False)
+    return paired(results, _metric(results), first.outcomes, second.outcomes)
+
+
+def paired(
+    results: Results,
+    metric: str,
+    ours: Mapping[int, Outcome],
+    theirs: Mapping[int, Outcome],
+    *,
+    primary: bool = False,
+) -> Difference | None:
+    """The difference of two rows in a metric such as `accuracy`, on the splits where both have it; None without one."""
+    shared = sorted(set(ours) & set(theirs))
+    both = {seed: (value_of(ours[seed], metric), value_of(theirs[seed], metric)) for seed in shared}
+    values = {seed: pair for seed, pair in both.items() if math.isfinite(sum(pair))}
+    if not values:
+        return None
+    if results.compare is not None:
+        return results.compare(metric, ours, theirs, values, primary=primary)
+    first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
+    return difference(results.table, first, second, primary=primary)
+
+
+def value_of(outcome: Outcome, metric: str) -> float:
+    """A metric of one run on its test rows; NaN where it has none."""
+    return float(outcome.records[outcome.chosen].get(f"test/{metric}", math.nan))
 
 
 def with_reference(results: Results, decision: Decision) -> Results:
@@ -182,24 +207,21 @@ def _reference(results: Results) -> tuple[str, str] | None:
 
 def _actions(results: Results, reference: tuple[str, str]) -> list[Action]:
     model, label = reference
-    plain = _values(next(c for c in results.columns if c.name == model).rows[label].outcomes)
+    plain = next(c for c in results.columns if c.name == model).rows[label].outcomes
     differences: dict[str, Difference] = {}
     rows: dict[str, tuple[str, str, str, list[float]]] = {}
     for column in results.columns:
         for name, row in column.rows.items():
-            if name in plan.CONTROLS:
-                continue
-            values = _values(row.outcomes)
-            if not values:  # it diverged on every split
+            values = list(_values(row.outcomes).values())
+            if name in plan.CONTROLS or not values:  # nothing is left of a row that diverged on every split
                 continue
             key = f"{column.name}\0{name}"
-            rows[key] = column.name, name, row.method, list(values.values())
-            if (column.name, name) == reference:
-                continue
+            rows[key] = column.name, name, row.method, values
             declared = column.name == model and name == results.table.primary
-            apart = _paired(results, values, plain, primary=declared)
-            if apart is not None:
-                differences[key] = apart
+            if (column.name, name) != reference:
+                apart = paired(results, _metric(results), row.outcomes, plain, primary=declared)
+                if apart is not None:
+                    differences[key] = apart
     corrected = stats.corrected(differences)
     return [
         Action(
@@ -215,18 +237,13 @@ def _actions(results: Results, reference: tuple[str, str]) -> list[Action]:
     ]
 
 
+def _metric(results: Results) -> str:
+    return results.table.metric.removeprefix("test/")
+
+
 def _values(outcomes: Mapping[int, Outcome]) -> dict[int, float]:
     """The finite values of a row by split."""
     return {seed: outcome.value for seed, outcome in outcomes.items() if math.isfinite(outcome.value)}
-
-
-def _paired(
-    results: Results, ours: Mapping[int, float], theirs: Mapping[int, float], *, primary: bool
-) -> Difference | None:
-    seeds = sorted(set(ours) & set(theirs))
-    if not seeds:
-        return None
-    return difference(results.table, [ours[s] for s in seeds], [theirs[s] for s in seeds], primary=primary)
 
 
 def _upper(difference: Difference, sign: float) -> float:

@@ -13,6 +13,7 @@ from scipy import stats as distributions
 
 from reweigh.bench.compare import actions
 from reweigh.bench.compare.actions import Action, Decision, Strength, against, decide
+from reweigh.bench.compare.search import MOST, SearchOutcome
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Outcome, Results, difference
 from reweigh.bench.lab.stats import Difference
@@ -30,6 +31,8 @@ _COSTS = ("accuracy", "balanced_accuracy", "loss", "calibration_error", "mae")
 _RANKINGS = ("average_precision", "auroc")
 #: Metrics that the ranking alone decides: moving the cut cannot change them.
 _WITHOUT_A_CUT = (*_RANKINGS, "loss", "worst_tenth_loss", "calibration_error")
+#: By how much rows may be too few for more splits to make up for it: what seeds and splits add to a width.
+_IN_REACH = 1.5
 #: More splits than this narrow no interval.
 _MOST_SPLITS = 200
 
@@ -159,13 +162,22 @@ def answer(
     )
 
 
-def caveats(answer: Answer, table: Table, *, ended: str, tuned: bool) -> list[str]:
-    """What limits an answer: models without one, an interruption, no tuning, few splits."""
+def caveats(answer: Answer, table: Table, outcome: SearchOutcome) -> list[str]:
+    """How the search ended, and what limits the answer: models without one, dropped rows, no tuning, few splits."""
     judged = {model.model for model in answer.models}
     lines = [f"{column.name}: no split has finished yet." for column in table.columns if column.name not in judged]
-    if ended == "interrupted":
+    if outcome.ended == "decided":
+        lines.append(f"Decided after {outcome.seconds:.0f} s; the rest of the budget was not needed.")
+    if outcome.ended == "interrupted":
         lines.append("Interrupted: the answer uses what had finished. Run the same command again to resume.")
-    if not tuned:
+    if outcome.dropped:
+        after = sorted(set(outcome.dropped.values()))
+        when = f"{after[0]} splits" if len(after) == 1 else f"{after[0]} to {after[-1]} splits"
+        lines.append(
+            f"{len(outcome.dropped)} of {answer.decision.comparisons} alternatives were dropped after {when}, since "
+            "they could no longer win (dim in the table)."
+        )
+    if not outcome.tuned:
         lines.append(
             "Not tuned: the budget was too short, so every method ran as written. A larger --budget tunes all alike."
         )
@@ -241,7 +253,8 @@ def _costs(
     lines = advice.costs([changes[key] for key in _COSTS if key in changes], "of 1 point or 1 %")
     if metric.key not in _WITHOUT_A_CUT and not regression:
         ranking = next((changes[key] for key in _RANKINGS if key in changes), None)
-        lines += advice.source_of_gain(ranking, *_free(decision, names, unit_of(metric, decision.reference.mean)))
+        lines += advice.source_of_gain(ranking)
+        lines += _without_training(decision, names, unit_of(metric, decision.reference.mean))
     errors = regression
     for what, scored in kinds.items():
         family = stats.corrected({s.name: s.difference for s in scored if s.difference is not None})
@@ -262,26 +275,26 @@ def _costs(
     return lines
 
 
-def _free(decision: Decision, names: Mapping[tuple[str, str], str], unit: Unit) -> tuple[str, str]:
-    """The best correction of plain outputs, and its gain, where the action to use takes another training."""
-    if not decision.use.retrained:
-        return "", ""
+def _without_training(decision: Decision, names: Mapping[tuple[str, str], str], unit: Unit) -> list[str]:
+    """The best correction of plain outputs, where it is within the margin of a recommendation that trains otherwise."""
     free = [a for a in decision.ranked if not a.retrained and a.difference is not None and a.label != plan.BASELINE]
-    if not free or free[0].difference is None or decision.gain(free[0]) <= 0:
-        return "", ""
-    return names[free[0].key], advice.amount(free[0].difference, unit)
+    if not decision.use.retrained or not free or free[0].difference is None:
+        return []
+    if decision.gain(free[0]) < max(decision.gain(decision.use) - decision.margin, 0.0):
+        return []
+    return [advice.without_training(names[free[0].key], free[0].difference, unit)]
 
 
 def _change(results: Results, decision: Decision, metric: Metric) -> Change | None:
     """How a metric of the action to use differs from the reference's."""
-    ours, plain = (_metric_values(results, a.key, metric) for a in (decision.use, decision.reference))
-    seeds = [s for s in sorted(set(ours) & set(plain)) if math.isfinite(ours[s] + plain[s])]
-    if not seeds:
+    ours, plain = (_outcomes(results, a.key) for a in (decision.use, decision.reference))
+    apart = actions.paired(results, metric.key, ours, plain)
+    if apart is None:
         return None
-    typical = _mean([plain[s] for s in seeds])
+    typical = _mean([v for o in plain.values() if math.isfinite(v := actions.value_of(o, metric.key))])
     return Change(
         name=metric.name,
-        difference=difference(results.table, [ours[s] for s in seeds], [plain[s] for s in seeds]),
+        difference=apart,
         unit=unit_of(metric, typical),
         margin=metric.margin(typical),
         smallest=metric.smallest,
@@ -334,7 +347,12 @@ def _unanswered(
         return [f"{names[best.key]} may be better still, {advice.amount(apart, unit)}; that is not decided."]
     if apart.constant:
         return [] if apart.mean else [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
-    splits, factor = needed(apart, results.table.overlap, 1 if apart.primary else decision.comparisons)
+    comparisons = 1 if apart.primary else decision.comparisons
+    splits, factor = (
+        needed(apart, results.table.overlap, comparisons)
+        if results.compare is None
+        else needed_of_rows(apart, comparisons)
+    )
     seconds = None if splits is None else splits * _seconds_per_split(results) / max(jobs, 1)
     half = f"{unit.value((apart.high - apart.low) / 2)}{unit.points}"
     effect = f"{unit.value(abs(apart.mean))}{unit.points}"
@@ -353,6 +371,15 @@ def needed(apart: Difference, overlap: float, comparisons: int) -> tuple[int | N
             return n, 1.0
     narrowest = float(distributions.norm.ppf(level)) * apart.sd * math.sqrt(overlap)
     return None, (narrowest / abs(apart.mean)) ** 2 if apart.mean else math.inf
+
+
+def needed_of_rows(apart: Difference, comparisons: int) -> tuple[int | None, float]:
+    """The same for intervals over rows, which more splits narrow little: none helps an effect much below the width."""
+    half = (apart.high - apart.low) / 2
+    level = 1 - 0.025 / max(comparisons, 1)
+    corrected = half * float(distributions.norm.ppf(level) / distributions.norm.ppf(0.975))
+    factor = (corrected / abs(apart.mean)) ** 2 if apart.mean else math.inf
+    return (2 * apart.n, factor) if factor < _IN_REACH and 2 * apart.n <= MOST else (None, factor)
 
 
 def _seconds_per_split(results: Results) -> float:
@@ -377,7 +404,7 @@ def _scores(results: Results, decision: Decision, metrics: Sequence[Metric]) -> 
         if not recorded:
             continue
         values = {key: {s: v for s, v in row.items() if s in recorded} for key, row in values.items()}
-        differences = decided if metric is judged else _to_reference(results, values, decision.reference)
+        differences = decided if metric is judged else _to_reference(results, keys, metric, decision.reference)
         for model, label in keys:
             own = values[model, label]
             scores[model][label].append(
@@ -387,20 +414,19 @@ def _scores(results: Results, decision: Decision, metrics: Sequence[Metric]) -> 
 
 
 def _to_reference(
-    results: Results, values: Mapping[tuple[str, str], Mapping[int, float]], reference: Action
+    results: Results, keys: Sequence[tuple[str, str]], metric: Metric, reference: Action
 ) -> dict[tuple[str, str], Difference | None]:
-    """Differences of one number to the reference, corrected for their number."""
-    plain = values[reference.key]
+    """Differences of one metric to the reference, corrected for their number."""
+    plain = _outcomes(results, reference.key)
     differences: dict[str, Difference] = {}
-    for (model, label), own in values.items():
-        seeds = [s for s in sorted(set(own) & set(plain)) if math.isfinite(own[s] + plain[s])]
-        if (model, label) != reference.key and seeds:
-            declared = model == reference.model and label == results.table.primary
-            differences[f"{model}\0{label}"] = difference(
-                results.table, [own[s] for s in seeds], [plain[s] for s in seeds], primary=declared
-            )
+    for model, label in keys:
+        declared = model == reference.model and label == results.table.primary
+        if (model, label) != reference.key:
+            apart = actions.paired(results, metric.key, _outcomes(results, (model, label)), plain, primary=declared)
+            if apart is not None:
+                differences[f"{model}\0{label}"] = apart
     corrected = stats.corrected(differences)
-    return {(model, label): corrected.get(f"{model}\0{label}") for model, label in values}
+    return {(model, label): corrected.get(f"{model}\0{label}") for model, label in keys}
 
 
 def _parts(results: Results, decision: Decision, key: str, names: Sequence[str]) -> list[SubsetScore]:
@@ -426,11 +452,11 @@ def _parts(results: Results, decision: Decision, key: str, names: Sequence[str])
 def _action_name(action: Action, *, several: bool) -> str:
     """An action for a sentence; the model is named where there is more than one."""
     name = row_name(action.label, action.method)
-    return (
-        f"{name} of {action.model}"
-        if several and action.label == plan.BASELINE
-        else (f"{action.model} with {name}" if several else name)
-    )
+    if not several:
+        return name
+    if name.startswith(BASELINE_NAME):
+        return f"plain {action.model}{name.removeprefix(BASELINE_NAME)}"
+    return f"{action.model} with {name}"
 
 
 def _typical(results: Results) -> float:
@@ -449,10 +475,7 @@ def _outcomes(results: Results, key: tuple[str, str]) -> Mapping[int, Outcome]:
 
 
 def _metric_values(results: Results, key: tuple[str, str], metric: Metric) -> dict[int, float]:
-    return {
-        seed: float(o.records[o.chosen].get(f"test/{metric.key}", math.nan))
-        for seed, o in _outcomes(results, key).items()
-    }
+    return {seed: actions.value_of(o, metric.key) for seed, o in _outcomes(results, key).items()}
 
 
 def _entry(outcome: Outcome, key: str, i: int) -> float:

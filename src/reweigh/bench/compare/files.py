@@ -43,10 +43,13 @@ def write(
 ) -> Files:
     """Write everything into the folder; training the model to keep reports its `progress` as a share."""
     runs = [run for run in outcome.runs if (run.spec.column, run.spec.label) == (answer.model, answer.row)]
+    # A correction has no training of its own: the hardest rows are those of the training that it corrects.
+    trained_as = table.row(answer.row).settings.get("base") or answer.row
+    trained = [run for run in outcome.runs if (run.spec.column, run.spec.label) == (answer.model, trained_as)]
     # Plain training's weights would all be one.
-    label = answer.row if answer.row != plan.BASELINE else table.primary
+    label = trained_as if trained_as != plan.BASELINE else table.primary
     weighed_by = next((run.spec.method for run in outcome.runs if run.spec.label == label), label)
-    ranking = hardest.write(problem, runs, root / "hardest.csv", weighed_by=weighed_by)
+    ranking = hardest.write(problem, trained, root / "hardest.csv", weighed_by=weighed_by)
     shown = page.with_answer(results, answer, caveats=caveats, ranking=ranking, problem=problem)
     report = page.write(shown, root / "report.html")
     model = None
@@ -56,7 +59,7 @@ def write(
         sha256 = str(runs[0].spec.settings.get("sha256", ""))
         evidence = ModelEvidence(problem=problem, sha256=sha256, results=results, answer=answer)
         model = train_and_save(
-            problem, runs[0].spec, table, root / "model", expected=expected, evidence=evidence, progress=progress
+            problem, runs[0].spec, root / "model", expected=expected, evidence=evidence, progress=progress
         )
     write_atomically(root / "answer.json", json.dumps(page.as_data(answer, caveats), indent=1, allow_nan=False))
     return Files(report=report, hardest=root / "hardest.csv", model=model, ranking=ranking)

@@ -11,24 +11,33 @@ from typing import Any
 from reweigh.bench.compare import page
 from reweigh.bench.compare.answer import Answer, answer
 from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.row_scores import RowScores, keep_splits
 from reweigh.bench.compare.search import SearchOutcome
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import results
 from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.runs import Run, read_run
-from reweigh.bench.lab.table import Table
+from reweigh.bench.lab.table import Table, with_tuples
 from reweigh.bench.train import scores as metrics
+from reweigh.bench.train.scores import Judging
 
 #: The name under which runs are kept.
 NAME = "compare"
-_FILE = "compare.json"
+_FILE, _SPLITS = "compare.json", "splits"
 
 
 def save(
     root: Path, table: Table, outcome: SearchOutcome, problem: Problem, *, jobs: int = 1
 ) -> tuple[Results, Answer | None]:
     """Store what an answer would rest on; the results, and the answer if there is one yet."""
-    facts = {"classes": list(problem.classes), "groups": list(problem.groups), "kind": problem.kind, "jobs": jobs}
+    facts = {
+        "classes": list(problem.classes),
+        "groups": list(problem.groups),
+        "kind": problem.kind,
+        "judging": dataclasses.asdict(problem.judging),
+        "jobs": jobs,
+    }
+    keep_splits(root / _SPLITS, problem, {run.spec.seed for run in outcome.runs})
     stored = {
         "table": dataclasses.asdict(table),
         "facts": facts,
@@ -37,11 +46,12 @@ def save(
         "tuned": outcome.tuned,
         "trials": outcome.trials,
         "ended": outcome.ended,
+        "dropped": {f"{column}: {label}": splits for (column, label), splits in outcome.dropped.items()},
         "failed": {f"{column}: {label}": reason for (column, label), reason in outcome.failed.items()},
     }
     if outcome.runs or not (root / _FILE).exists():  # an earlier answer is worth more than none
         write_atomically(root / _FILE, json.dumps(stored, indent=1))
-    return _answered(table, [*outcome.runs, *outcome.tuning], facts)
+    return _answered(root, table, [*outcome.runs, *outcome.tuning], facts)
 
 
 def results_at(root: Path) -> Results:
@@ -49,10 +59,11 @@ def results_at(root: Path) -> Results:
     stored = json.loads((root / _FILE).read_text())
     begun = (read_run(root, NAME, identity) for identity in dict.fromkeys((*stored["runs"], *stored["tuning"])))
     runs = [run for run in begun if run is not None]
-    return page.with_answer(*_answered(Table.from_dict(stored["table"]), runs, stored["facts"]))
+    return page.with_answer(*_answered(root, Table.from_dict(stored["table"]), runs, stored["facts"]))
 
 
-def _answered(table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
+def _answered(root: Path, table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
-    gathered = results.of_runs(NAME, table, runs)
+    row_scores = RowScores(table, root / _SPLITS, Judging(**with_tuples(facts["judging"])))
+    gathered = dataclasses.replace(results.of_runs(NAME, table, runs), compare=row_scores.difference)
     return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))

@@ -18,7 +18,7 @@ from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import TableError
 
 #: Raised by one whenever what is written down changes its meaning.
-FORMAT = 2
+FORMAT = 3
 NAME = "model.json"
 _KINDS = ("binary", "multiclass", "regression")
 #: Bounds that no model of this bench comes near.
@@ -87,11 +87,30 @@ def check(card: Mapping[str, Any], networks: tuple[str, ...], boosters: tuple[st
     _demand(all(_whole(axis, _LONGEST_AXIS) for axis in shape), "shape", shape)
     _demand(card["model"] in (*networks, *boosters), "model", card["model"])
     _plain(card["preprocessing"])
+    _correction(card["correction"], len(classes))
     if card["model"] in networks:
+        _demand(isinstance(card["scale"], float) and 0 < card["scale"] < math.inf, "scale", card["scale"])
         hidden = card["hidden"]
         _demand(hidden is None or (isinstance(hidden, list) and len(hidden) <= _MOST_LAYERS), "hidden", hidden)
         _demand(hidden is None or all(_whole(width, _WIDEST) for width in hidden), "hidden", hidden)
         _demand(isinstance(card["head"], str), "head", card["head"])
+
+
+def _correction(state: Any, classes: int) -> None:
+    """Refuse a correction of outputs that is not made for so many classes."""
+    if state is None:
+        return
+    _demand(isinstance(state, dict) and state.get("kind") in ("affine", "knots"), "correction", state)
+    if state["kind"] == "affine":
+        rows = [state["scale"], state["offset"]]
+        _demand(all(isinstance(row, list) and len(row) == classes for row in rows), "correction", state)
+    else:
+        _demand(state["classes"] == classes, "correction", state)
+        functions = 1 if classes == 2 else classes
+        _demand(len(state["x"]) == len(state["y"]) == functions, "correction", state)
+        _demand(all(len(x) == len(y) > 0 for x, y in zip(state["x"], state["y"], strict=True)), "correction", state)
+        rows = [*state["x"], *state["y"]]
+    _demand(all(isinstance(v, float) and math.isfinite(v) for row in rows for v in row), "correction", state)
 
 
 def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from scipy import special
 from torch import nn
 
 import reweigh
+from reweigh import post
 from reweigh.bench import models, tables
 from reweigh.bench.catalogue.images import image_folder
 from reweigh.bench.compare import booster_files, manifest, model_card, recipe
@@ -36,33 +38,35 @@ from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.files import replacing, sync, temporary_name
 from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
-from reweigh.bench.lab.table import Table
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.spreadsheet import harmless_table
 from reweigh.bench.tables import TableEncoder, TableError
 from reweigh.bench.train import device as devices
+from reweigh.bench.train.correction import fitted, logits_per_output
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import method
+from reweigh.post import Correction
 
 _WEIGHTS = "weights.safetensors"
+#: What `-o` names the standard output by.
+STANDARD_OUTPUT = Path("-")
 _BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json"}
 
 
 def train_and_save(
     problem: Problem,
     spec: Spec,
-    table: Table,
     folder: Path,
     *,
     expected: Mapping[str, float],
     evidence: ModelEvidence | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Train the chosen method on all rows but those that choose the epoch, and write the model.
+    """Train the chosen method on all rows, but for those that fit its correction of outputs, and write the model.
 
     Parameters
     ----------
@@ -70,8 +74,6 @@ def train_and_save(
         The data.
     spec
         A run of the chosen method and model: its settings and seed are used.
-    table
-        Says what chooses the epoch.
     folder
         Where to write; a model that is there already is replaced once the new one is whole.
     expected
@@ -82,7 +84,8 @@ def train_and_save(
         Called with the share that is done.
     """
     settings = settings_of(recipe.Settings, spec)
-    parts = with_test_rows(problem, parts_of(problem, spec.seed))
+    corrects = method(spec.method).post is not None
+    parts = with_test_rows(problem, parts_of(problem, spec.seed), hold_out=corrects)
     task, preprocessing = deal(problem, parts)
     card = {
         "reweigh": reweigh.__version__,
@@ -92,7 +95,7 @@ def train_and_save(
         "model": settings.model,
         "method": spec.method,
         "lr": settings.lr,
-        "rows": {"trained on": len(parts.train), "chose the epoch": len(parts.val)},
+        "rows": {"trained on": len(parts.train), "fitted the correction": len(parts.val) if corrects else 0},
         "expected": dict(expected),
         "preprocessing": _saved(preprocessing),
     }
@@ -101,9 +104,9 @@ def train_and_save(
     temporary.mkdir()
     try:
         if settings.model in boosters.LIBRARIES:
-            card |= _train_booster(settings, spec, table, task, temporary, progress)
+            card |= _train_booster(settings, spec, task, temporary, progress)
         else:
-            card |= _train_network(settings, spec, table, task, temporary, progress)
+            card |= _train_network(settings, spec, task, temporary, progress)
         manifest.write(temporary, card)
         if evidence is not None:  # written for people, who may change it: it has no hash
             (temporary / model_card.FILE).write_text(model_card.text(card, evidence), encoding="utf-8")
@@ -116,7 +119,7 @@ def train_and_save(
 
 
 def _train_network(
-    settings: Any, spec: Spec, table: Table, task: Task, folder: Path, progress: Callable[[float], None]
+    settings: Any, spec: Spec, task: Task, folder: Path, progress: Callable[[float], None]
 ) -> dict[str, Any]:
     from safetensors.torch import save
 
@@ -125,41 +128,57 @@ def _train_network(
         network = supervised.build(settings, task, row)
     program = Program(task, network, row, settings.training(), seeds)
     driver = Driver(program)
-    best, chosen, kept = None, 0, {}
     while not driver.over:
-        record = driver.run_epoch()
-        if best is None or table.best([best, float(record[table.select])]) == 1:
-            best = float(record[table.select])
-            average = program.average
-            with contextlib.nullcontext() if average is None else average.swapped(network):
-                weights = network.state_dict().items()
-                kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights}
-            chosen = driver.epoch
+        driver.run_epoch()
         progress(driver.epoch / settings.epochs)
+    average, scale = program.average, logits_per_output(program.loss)
+    with contextlib.nullcontext() if average is None else average.swapped(network):
+        weights = network.state_dict().items()
+        kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights}
+        outputs = predict(network.eval(), task.x_val).cpu()
+        correction = fitted(task, row.post, outputs, scale=scale, model=network)
     # Not `save_file`, whose files only their owner can read.
     (folder / _WEIGHTS).write_bytes(save(kept))
     return {
         "shape": list(task.x_train.shape[1:]),
         "hidden": list(settings.hidden) if settings.model == "mlp" else None,
         "head": getattr(row.loss, "head", "linear"),
-        "epoch": chosen,
-        "validation": {table.select: best},
+        "epoch": driver.epoch,
+        "scale": scale,
+        **_corrected(task, outputs, correction, scale),
     }
 
 
 def _train_booster(
-    settings: Any, spec: Spec, table: Table, task: Task, folder: Path, progress: Callable[[float], None]
+    settings: Any, spec: Spec, task: Task, folder: Path, progress: Callable[[float], None]
 ) -> dict[str, Any]:
-    booster = boosters.Booster(settings.model, task, method(spec.method), settings.training(), spec.seed)
-    looked: list[tuple[int, float]] = []
-    name = table.select.removeprefix("val/")
+    row = method(spec.method)
+    booster = boosters.Booster(settings.model, task, row, settings.training(), spec.seed)
     for rounds in boosters.looks(settings.epochs):
         booster.advance(rounds - booster.rounds)
-        looked.append((rounds, float(task.score("val", booster.margins("val"))[name])))
         progress(rounds / settings.epochs)
-    rounds, best = looked[table.best([value for _, value in looked])]
-    booster.save(folder / _BOOSTER[settings.model], rounds)
-    return {"shape": list(task.x_train.shape[1:]), "epoch": rounds, "validation": {table.select: best}}
+    booster.save(folder / _BOOSTER[settings.model], booster.rounds)
+    outputs = booster.margins("val")
+    correction = fitted(task, row.post, outputs)
+    return {
+        "shape": list(task.x_train.shape[1:]),
+        "epoch": booster.rounds,
+        **_corrected(task, outputs, correction, 1.0),
+    }
+
+
+def _corrected(task: Task, outputs: torch.Tensor, correction: Correction | None, scale: float) -> dict[str, Any]:
+    """The correction as plain data, and how well it does on the rows it was fitted to.
+
+    Without one the rows were trained on like all others, and the scores show no more than that training worked.
+    """
+    logits = outputs.double().cpu().numpy() * scale
+    scores = task.score("val", torch.from_numpy(logits if correction is None else correction(logits)))
+    numbers = {name: value for name, value in scores.items() if isinstance(value, float) and np.isfinite(value)}
+    return {
+        "correction": None if correction is None else correction.state(),
+        "scores on known rows": numbers,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -229,6 +248,9 @@ def write_predictions(folder: Path, rows: Path, out: Path, *, precision: Precisi
     if out.suffix not in (".csv", ".tsv", "", ".parquet"):
         raise UserError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
     frame = Model.load(folder, precision=precision).predict(rows)
+    if out == STANDARD_OUTPUT:
+        sys.stdout.write(harmless_table(frame).write_csv())
+        return frame.height
     with replacing(out) as temporary:
         if out.suffix == ".parquet":
             frame.write_parquet(temporary)
@@ -261,9 +283,15 @@ def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision
 
     def outputs(x: Any) -> Any:
         logits = predict(network, x, precision=precision).cpu().double().numpy()
-        return special.softmax(logits, axis=1) if card["classes"] else logits
+        return _probabilities(card, logits * card["scale"]) if card["classes"] else logits
 
     return outputs
+
+
+def _probabilities(card: Mapping[str, Any], logits: Any) -> Any:
+    """The probability of each class after the correction that the model was kept with."""
+    correction = card["correction"]
+    return special.softmax(logits if correction is None else post.load(correction)(logits), axis=1)
 
 
 def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], Any]:
@@ -290,7 +318,11 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
 
     def outputs(x: Any) -> Any:
         predicted = np.asarray(raw(x), np.float64)
-        return np.stack([1 - predicted, predicted], axis=1) if card["kind"] == "binary" else predicted
+        if card["kind"] == "binary":
+            predicted = np.stack([1 - predicted, predicted], axis=1)
+        if card["correction"] is None:
+            return predicted
+        return _probabilities(card, np.log(np.maximum(predicted, np.finfo(np.float64).tiny)))
 
     return outputs
 

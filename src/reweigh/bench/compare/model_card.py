@@ -73,7 +73,12 @@ def text(saved: Mapping[str, Any], evidence: ModelEvidence) -> str:
         f"- fingerprint (SHA-256, first 16 digits): `{evidence.sha256}`"
         if evidence.sha256
         else "- a data set of the catalogue, which its name identifies",
-        f"- {rows['trained on']} rows trained this model, {rows['chose the epoch']} others chose its epoch",
+        f"- {rows['trained on']} rows trained this model"
+        + (
+            f", {rows['fitted the correction']} others fitted the correction of its outputs"
+            if saved["correction"]
+            else ""
+        ),
         "",
         "## Model",
         "",
@@ -117,9 +122,9 @@ def _splits(problem: Problem) -> list[str]:
     elif problem.test_rows is not None:
         tested = "the rows given for testing, in every split"
     else:
-        tested = f"{problem.test_share:.0%} of the rows, drawn anew for every split"
+        tested = f"{problem.test_share:.0%} of the rows in every split, and on every row once in five splits"
     return [
-        f"Tested on {tested}. Epoch and hyper-parameters were chosen on validation rows. The scores are those of "
+        f"Tested on {tested}. Hyper-parameters were chosen on validation rows. The scores are those of "
         "models trained in this way on the other rows of each split. This one was trained once more, on the test rows "
         "too, so nothing is left to test it on.",
     ]

@@ -33,8 +33,8 @@ Array = np.ndarray[Any, Any]
 #: What is compared on when nothing is named: scikit-learn's digits, thinned to a long tail.
 EMBEDDED = "digits"
 _EMBEDDED_IMBALANCE = 20.0
-#: Shares of the rows that are tested on, and that choose hyper-parameters and epochs.
-_TEST, _VAL = 0.2, 0.2
+#: Shares of the rows that are tested on, and that choose hyper-parameters and corrections; and the folds of a round.
+_TEST, _VAL, FOLDS = 0.2, 0.2, 5
 _SAME_TEST = (
     "Every split tests on the same rows: intervals are about other training rows and seeds, given these test rows. "
     "Other test rows would add to them."
@@ -215,7 +215,7 @@ def _read(question: DataQuestion) -> Problem:
         named = catalogue.load(question.source, NamedTable, download=True)
         test_rows = None if named.test_rows is None else np.asarray(named.test_rows)
         return _table(question, named.frame, question.target or named.target, test_rows, named.notes)
-    frame = tables.read(path)
+    frame = tables.read(path, target=question.target or None)
     if not question.target:
         raise TableError(f"`--target` must name the column to predict; {path.name} has {tables.listed(frame.columns)}.")
     return _table(question, frame, question.target, None, ())
@@ -274,21 +274,40 @@ def _judged(problem: Problem, cost: str) -> Problem:
 
 
 def parts_of(problem: Problem, seed: int) -> Split:
-    """Which rows a seed trains on, chooses on and tests on."""
+    """Which rows a seed trains on, chooses on and tests on.
+
+    Five seeds in a row are a round: its folds test every row once. Where test rows are given, or are the latest, all
+    seeds test on the same.
+    """
+    round_, fold = divmod(seed, FOLDS)
     if problem.frame is not None and problem.imbalance == 1.0:
-        parts = tables.split(*problem.table, seed=seed, test=_TEST, val=_VAL, test_rows=problem.test_rows)
+        test_rows = problem.test_rows
+        dealt = _folds(problem, round_)
+        if dealt is not None:
+            test_rows = np.flatnonzero(dealt == fold)
+        parts = tables.split(*problem.table, seed=seed, test=_TEST, val=_VAL, test_rows=test_rows)
         return _thinned(problem, parts, seed) if problem.in_time else parts
     labels, draw = problem.labels, Seeds(seed).numpy("data")
     assert labels is not None
-    rest, test = np.arange(len(labels)), problem.test_rows
+    test = problem.test_rows
     if test is None:
-        rest, test = draws.split(labels, _TEST, draw)
-    else:
-        rest = np.setdiff1d(rest, test)
+        test = np.flatnonzero(draws.folds(labels, FOLDS, Seeds(round_).numpy("folds")) == fold)
+    rest = np.setdiff1d(np.arange(len(labels)), test)
     if problem.imbalance != 1.0:
         rest = rest[draws.longtail_indices(labels[rest], problem.imbalance, draw)]
     train, val = draws.split(labels[rest], _VAL / (1 - _TEST), draw)
     return Split(np.sort(rest[train]), np.sort(rest[val]), np.sort(test))
+
+
+def tests_in_folds(problem: Problem) -> bool:
+    """Whether the splits of a round test every row once; otherwise every split is a round of its own."""
+    if problem.frame is None:
+        return problem.test_rows is None
+    return _folds(problem, 0) is not None
+
+
+def _folds(problem: Problem, round_: int) -> Array | None:
+    return None if problem.test_rows is not None else tables.folds(*problem.table, seed=round_, count=FOLDS)
 
 
 def _thinned(problem: Problem, parts: Split, seed: int) -> Split:
@@ -303,17 +322,19 @@ def _thinned(problem: Problem, parts: Split, seed: int) -> Split:
     return dataclasses.replace(parts, train=parts.train[stay])
 
 
-def with_test_rows(problem: Problem, parts: Split) -> Split:
-    """The parts for a model to keep: rows that were tested on by chance are trained on, given ones never are.
+def with_test_rows(problem: Problem, parts: Split, *, hold_out: bool) -> Split:
+    """The parts for a model to keep: all rows but given test rows are trained on, unless some are to be held out.
 
-    The validation part takes the place of the test part; nothing is reported of it.
+    The validation part takes the place of the test part; nothing is reported of it. With `hold_out` it is not trained
+    on, since a correction of outputs is fitted to it.
     """
-    if problem.in_time:
-        away = parts.val if problem.test_rows is None else np.concatenate([parts.val, parts.test])
-        return Split(np.setdiff1d(np.arange(problem.rows), away), parts.val, parts.val)
-    if problem.test_rows is not None:
-        return Split(parts.train, parts.val, parts.val)
-    return Split(np.sort(np.concatenate([parts.train, parts.test])), parts.val, parts.val)
+    away = [] if problem.test_rows is None else [np.asarray(problem.test_rows)]
+    away += [parts.val] if hold_out else []
+    if problem.imbalance != 1.0:  # the rows that thinning left out stay out
+        train = parts.train if hold_out else np.union1d(parts.train, parts.val)
+    else:
+        train = np.setdiff1d(np.arange(problem.rows), np.concatenate(away)) if away else np.arange(problem.rows)
+    return Split(train, parts.val, parts.val)
 
 
 def deal(problem: Problem, parts: Split, encoded: EncodedRows | None = None) -> tuple[Task, TableEncoder | Pixels]:
@@ -407,7 +428,7 @@ def _table(
     )
     height = frame.height
     if question.test:
-        frame, test_rows = tables.append(frame, tables.read(Path(question.test)), schema)
+        frame, test_rows = tables.append(frame, tables.read(Path(question.test), target=target), schema)
         notes = (*notes, *_dropped(schema, frame[height:], Path(question.test).name))
     labels = schema.labels(frame)
     kept = np.flatnonzero(labels.is_not_null().to_numpy())
@@ -431,7 +452,7 @@ def _table(
         class_counts=tuple(counts),
         groups=tuple(groups),
         rows=labelled.height,
-        notes=(*notes, *schema.notes),
+        notes=(*notes, *schema.notes, *tables.leaks(frame, schema)),
         test_share=share,
         frame=labelled,
         schema=schema,

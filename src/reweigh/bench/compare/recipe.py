@@ -11,47 +11,56 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
 
 from reweigh.bench.compare import shared
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab.recipe import Trainee, plain
-from reweigh.bench.lab.runs import Record, Writer
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.runs import Record, Run, Writer
+from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.recipes.kinds.supervised import Supervised
 from reweigh.bench.train import scores as metrics
+from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.scores import Metric
 from reweigh.bench.train.task import Task
 from reweigh.method import Method, method
+from reweigh.post import Threshold
 
 #: The question is not a preset's: the folder of a comparison stores it, and `results_at` reads it back.
 __all__ = ["METHODS", "NAME", "NETWORKS", "Settings", "group", "results_at", "train", "train_group"]
 #: What `--model` names, and what it is called among the models of the bench.
 NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn"}
-#: The rows unless `--method` names others; a regression has no classes to balance, and boosters take fewer.
+#: The rows unless `--method` names others, in the order in which they are run: plain training and what costs nothing
+#: beside it, RGD, and what is likely to be best. A regression has no classes to balance, and boosters take fewer.
 METHODS = (
     "mean",
+    "mean+prior",
+    "mean+threshold",
     "rgd",
-    "rgd:divergence=revkl",
-    "rgd:divergence=chi2,scaled=true",
+    "rgd+prior",
+    "class_balanced",
+    "focal",
     "rgd_auto",
     "redescending",
     "term:t=0.5",
-    "focal",
-    "class_balanced",
 )
 #: From this many numbers of training data on a training's time is arithmetic, and batching is not worth it.
 _LARGE = 4_000_000
 #: Steps that a network is trained for, between the fewest and the most epochs.
 _STEPS, _EPOCHS = 1500, (5, 60)
+#: Metrics that a threshold can be chosen by.
+_CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1")
+#: Splits of small data that a process keeps in memory.
+_REMEMBERED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +69,10 @@ class Settings(Supervised, DataQuestion):
 
     #: Whether there is so much data that a process for each training is faster than one program for many.
     large: bool = False
+    #: The schedule anneals, so that the last epoch is the one to keep: a small validation set chooses a worse one.
+    final_only: bool = True
+    #: The row whose outputs this one corrects, if nothing is trained for it.
+    base: str = ""
 
     def question(self) -> DataQuestion:
         """The part of the settings that says which data."""
@@ -87,22 +100,42 @@ def settings(question: DataQuestion, problem: Problem, width: int, precision: Pr
     return plain(shared)
 
 
-def column(model: str, problem: Problem, rows: Sequence[str], unmoved: Sequence[str] = ()) -> Column:
-    """The column of a model: its settings, and the rows it can have; `unmoved` rows are refused, not left out."""
+def column(model: str, problem: Problem, rows: Sequence[str]) -> Column:
+    """The column of a model: its settings, and the rows it can have."""
     own: dict[str, Any] = {"model": NETWORKS.get(model, model)}
     if model in boosters.LIBRARIES:
         own |= {"lr": boosters.RATE, "epochs": boosters.ROUNDS}
     elif model == "logistic":
         own |= {"lr": 1e-2}
-    wanted = tuple(row for row in rows if row in unmoved or _fits(method(row), model, problem))
+    wanted = tuple(row for row in rows if fits(method(row), model, problem))
     # A booster divides gradients by curvature: a factor on the loss, all the controls are about, cancels there.
     return Column(name=model, settings=own, methods=wanted, controls=model not in boosters.LIBRARIES)
 
 
-def _fits(row: Method, model: str, problem: Problem) -> bool:
-    if problem.regression and row.loss is not None:
+def fits(row: Method, model: str, problem: Problem) -> bool:
+    """Whether a model can be trained with a method on this kind of problem."""
+    if problem.regression and (row.loss is not None or row.post is not None):
         return False
     return model not in boosters.LIBRARIES or boosters.takes(row)
+
+
+def corrections(rows: Sequence[str], metric: Metric) -> dict[str, Row]:
+    """What the rows stand for that correct the outputs of another: nothing is trained for them.
+
+    A threshold is chosen by the metric that is judged by, where it knows that one.
+    """
+    texts = {str(method(text)): text for text in rows}
+    found: dict[str, Row] = {}
+    for text in rows:
+        row = method(text)
+        if row.post is None or row.post.needs_classifier:
+            continue
+        base = texts.get(str(dataclasses.replace(row, post=None)))
+        if row.post == Threshold() and metric.key in _CUT_BY:
+            row = dataclasses.replace(row, post=Threshold(metric=cast(Any, metric.key)))
+        if base is not None:
+            found[text] = Row(method=str(row), settings={"base": base})
+    return found
 
 
 def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], primary: str, metric: Metric) -> Table:
@@ -115,6 +148,8 @@ def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], 
         metric=f"test/{metric.key}",
         metric_name=metric.name,
         select=f"val/{metric.key}",
+        last_epoch=True,
+        rows=corrections(rows, metric),
         primary=primary,
         smallest=metric.smallest,
         overlap=problem.test_over_train,
@@ -144,40 +179,69 @@ def metric_named(name: str, problem: Problem) -> Metric:
     raise UserError(f"`--metric` must be one of {', '.join(m.key for m in usable)}, got {name!r}.{hint}")
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _small_task(question: DataQuestion, seed: int) -> Task:
+    problem = load(question)
+    return deal(problem, parts_of(problem, seed))[0]
+
+
 @functools.lru_cache(maxsize=1)
-def _task(question: DataQuestion, seed: int, folder: Path | None) -> Task:
+def _large_task(question: DataQuestion, seed: int, folder: Path) -> Task:
+    problem = load(question)
+    return deal(problem, parts_of(problem, seed), shared.EncodedRows(folder, f"{question} {seed}"))[0]
+
+
+def _task(settings: Settings, seed: int, root: Path) -> Task:
     """The task of one split; a process that trains many methods on it makes it once.
 
-    Large data are encoded by one process, and shared with the others through `folder`.
+    Large data are encoded by one process, and shared with the others through a folder below `root`.
     """
-    problem = load(question)
-    encoded = None if folder is None else shared.EncodedRows(folder, f"{question} {seed}")
-    return deal(problem, parts_of(problem, seed), encoded)[0]
+    if settings.large:
+        return _large_task(settings.question(), seed, root / shared.FOLDER)
+    return _small_task(settings.question(), seed)
 
 
 def train(
     settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
-    """One training."""
-    folder = writer.directory.parent.parent / shared.FOLDER if settings.large else None
+    """One training, or the correction of one that has finished."""
+    root = writer.directory.parent.parent
+    if settings.base:
+        return _correct(settings, method, seed, writer)
     if settings.model in boosters.LIBRARIES:
-        task = _task(settings.question(), seed, folder)
+        task = _task(settings, seed, root)
         return fit(boosters.Boosting(settings.model, task, method, settings.training(), seed), writer)
     # Networks are trained as in every supervised recipe.
-    networks = supervised.recipe(lambda settings, seeds: _task(settings.question(), seeds.seed, folder))
+    networks = supervised.recipe(lambda settings, seeds: _task(settings, seeds.seed, root))
     return networks.train(settings, method, seed, writer, scale)
+
+
+def _correct(settings: Settings, method: Method, seed: int, writer: Writer) -> Iterator[Record]:
+    """The outputs of another run after the correction of this method, scored as if it had been trained."""
+    spec, plain = writer.run.spec, dataclasses.replace(method, post=None)
+    base = dataclasses.replace(spec, label=settings.base, method=str(plain), settings={**spec.settings, "base": ""})
+    source, task = Run(base, writer.run.root), _task(settings, seed, writer.run.root)
+    outputs = {part: torch.from_numpy(source.array(f"{part}_outputs")) for part in ("val", "test")}
+    scale = logits_per_output(plain.build(task.context(steps=1)).loss)
+    record: Record = {"epoch": settings.epochs, "progress": 1.0}
+    for part, own in corrected(task, method.post, outputs, scale=scale).items():
+        writer.array(f"{part}_outputs", own.float().numpy())
+        record |= {f"{part}/{name}": value for name, value in task.score(part, own).items()}
+    yield record
 
 
 def group(settings: Settings, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
-    return None if settings.large else supervised.group_of(settings, method)
+    return None if settings.large or settings.base else supervised.group_of(settings, method)
 
 
 def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
     """Many trainings at once; splits whose tables became matrices of other widths are separate programs."""
     settings: Settings = members[0][0]
-    problem = load(settings.question())
-    task_of = functools.cache(lambda seed: deal(problem, parts_of(problem, seed))[0])
+
+    def task_of(seed: int) -> Task:
+        return _small_task(settings.question(), seed)
+
     alike: dict[Any, list[int]] = {}
     for k, (_, own, seed, _) in enumerate(members):
         task = task_of(seed)

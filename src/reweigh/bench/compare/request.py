@@ -15,6 +15,7 @@ from reweigh.bench.compare import recipe
 from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
 from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
+from reweigh.bench.lab.table import Column
 from reweigh.bench.tables import TableError, duplicates_across
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.programs import boosting as boosters
@@ -66,11 +67,14 @@ def question(request: Request, problem: Problem) -> plan.Question:
     models = _models(request.models, problem)
     metric = recipe.metric_named(request.metric, problem)
     task, _ = deal(problem, parts_of(problem, 0))
-    columns = tuple(recipe.column(model, problem, rows, request.methods) for model in models)
+    columns = tuple(recipe.column(model, problem, rows) for model in models)
+    notes = [note for text in request.methods for note in _unfit(text, columns, problem)]
     for column in columns:
-        _check_rows(column.name, column.methods or (), task, problem)
+        for text in column.methods or ():  # built once, so that what does not fit is refused now, not in the middle
+            with of_user(f"`--method {text}`"):
+                method(text).build(task.context(steps=1))
     table = recipe.table(problem, columns, rows, primary, metric)
-    table = dataclasses.replace(table, notes=(*table.notes, *_duplicates(problem)))
+    table = dataclasses.replace(table, notes=(*table.notes, *notes, *_duplicates(problem)))
     settings = recipe.settings(request.question, problem, task.x_train[0].numel(), request.precision)
     return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
 
@@ -98,29 +102,23 @@ def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
     if problem.images is not None:
         return ("cnn",)
     if problem.imbalance != 1.0 or not boosters.installed("lightgbm"):
-        return ("mlp",)
-    return ("mlp", "lightgbm")
+        return ("logistic", "mlp")
+    return ("logistic", "lightgbm", "mlp")
 
 
-def _check_rows(model: str, rows: Sequence[str], task: Any, problem: Problem) -> None:
-    """Build every method once, so that what does not fit is refused now and not in the middle."""
-    for text in rows:
-        row = method(text)
-        if row.post is not None:
-            raise UserError(
-                f"{text!r} corrects outputs after training, which the kept model could not do yet. Leave it out."
-            )
-        if model in boosters.LIBRARIES:
-            if not boosters.takes(row):
-                raise UserError(
-                    f"{model} takes objectives whose weights depend on a row's own loss alone (rgd, redescending, dft "
-                    f"…), got {text!r}. Leave it out, or use `--model mlp`."
-                )
-        elif problem.regression and row.loss is not None:
-            raise UserError(f"{text!r} is for classes, and the target is a number. Leave it out.")
-        else:
-            with of_user(f"`--method {text}`"):
-                row.build(task.context(steps=1))
+def _unfit(text: str, columns: Sequence[Column], problem: Problem) -> list[str]:
+    """A note on the models that cannot have a method; it is refused where none can."""
+    without = [column.name for column in columns if text not in (column.methods or ())]
+    if not without:
+        return []
+    if problem.regression:
+        raise UserError(f"{text!r} is for classes, and the target is a number. Leave it out.")
+    if len(without) == len(columns):
+        raise UserError(
+            f"{' and '.join(without)} cannot be trained with {text!r}: boosters take objectives whose weights depend "
+            "on a row's own loss alone (rgd, redescending, dft …). Leave it out, or add `--model mlp`."
+        )
+    return [f"{text} runs with the models that can have it: not with {' and '.join(without)}."]
 
 
 def _duplicates(problem: Problem) -> list[str]:

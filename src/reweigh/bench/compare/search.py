@@ -1,38 +1,64 @@
-"""An answer as good as the time allows: every method as written first, then tuned, then on more and more splits."""
+"""An answer as good as the time allows: every method as written, then tuned, on more and more splits until decided.
+
+Plain training comes first, with the corrections that need no training of their own, then what is likely to be best. A
+round is five splits, which test every row once. After each round the actions are judged: what can no longer win is
+dropped, and the search ends when the best is decided beyond doubt. Every finished pair of runs counts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
+from reweigh.bench.compare.actions import Decision, against
+from reweigh.bench.compare.problem import FOLDS
+from reweigh.bench.compare.row_scores import stops_below
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.executors.local import Display, OutOfTimeError, Workers, execute
 from reweigh.bench.lab.plan import Question, Trial
+from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.runs import Run, Spec
-from reweigh.bench.lab.table import Column
+from reweigh.bench.train.programs import boosting as boosters
+from reweigh.method import method
 
-#: Splits on which every method is tried as written; splits that are added at a time; and where more say little.
-FIRST, ROUND, MOST = 3, 5, 30
-#: Tuning trials of every method, the most that fit into the time; none of them leaves the methods as written.
-TRIALS = (5, 3)
+#: Splits of a round, and where more say little.
+ROUND, MOST = FOLDS, 6 * FOLDS
+#: Tuning trials of every method, and the splits of its own that each is tried on; none leaves the methods as written.
+TRIALS, TUNING_SPLITS = 5, 3
+#: The largest share of the time left that tuning may take.
+_TUNING_SHARE = 0.35
+#: Rounds after which a search may end early; `row_scores.stops_below` is what a look may spend.
+_LOOKS = (2, 4)
+#: What is worse than the best with a smaller p-value than this is dropped.
+_HOPELESS = 0.01
 
-Ended = Literal["finished", "time", "interrupted"]
+Ended = Literal["decided", "finished", "time", "interrupted"]
+Key = tuple[str, str]
 
 
 @dataclass(kw_only=True)
 class SearchOutcome:
-    """What a search has done: the runs it rests on, column by column, whether they were tuned, and how it ended."""
+    """What a search has done: the runs it rests on, whether they were tuned, what was dropped, and how it ended."""
 
     runs: list[Run] = field(default_factory=list[Run])
     tuning: list[Run] = field(default_factory=list[Run])
     tuned: bool = False
     trials: int = 0
-    failed: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    failed: dict[Key, str] = field(default_factory=dict[Key, str])
+    #: Rows that could no longer win, and after how many splits that was seen.
+    dropped: dict[Key, int] = field(default_factory=dict[Key, int])
     ended: Ended = "finished"
+    seconds: float = 0.0
+
+
+#: The results of an outcome, and the decision they allow, if any.
+Judge = Callable[[SearchOutcome], tuple[Results, Decision | None]]
 
 
 def search(
@@ -42,10 +68,10 @@ def search(
     jobs: int,
     budget: float,
     display: Display,
-    on_stage: Callable[[SearchOutcome], None],
+    on_stage: Judge,
     device: str = "cpu",
 ) -> SearchOutcome:
-    """Run until the budget runs out or the answer would hardly change; what is on disk already costs no time.
+    """Run until the budget runs out or the best action is decided; what is on disk already costs no time.
 
     Parameters
     ----------
@@ -60,16 +86,17 @@ def search(
     display
         Where progress is shown.
     on_stage
-        Called with the outcome so far after every stage.
+        Called with the outcome so far after every stage; returns what it says.
     device
         Where processes train, by name.
 
     Returns
     -------
     SearchOutcome
-        The runs that an answer may rest on: those of splits which every method of a column has finished, tuned alike.
+        The runs that an answer may rest on, all tuned or none.
     """
-    searching = _Search(question, root, time.monotonic() + budget, display)
+    started = time.monotonic()
+    searching = _Search(question, root, started + budget, display)
     try:
         with Workers(jobs, device=device) as workers:
             searching.go(workers, on_stage)
@@ -78,6 +105,7 @@ def search(
     except KeyboardInterrupt:
         searching.outcome.ended = "interrupted"
     searching.gather()
+    searching.outcome.seconds = time.monotonic() - started
     return searching.outcome
 
 
@@ -90,106 +118,197 @@ class _Search:
         self.untuned: list[Spec] = []
         self.tuned: list[Spec] = []
         self.tuning: list[Spec] = []
+        #: Rows that are a correction of another row's outputs, and that row.
+        table = question.table
+        self.derived: dict[Key, str] = {
+            (column.name, label): base
+            for column in table.columns
+            for label in table.methods_of(column)
+            if (base := table.row(label).settings.get("base"))
+        }
 
-    def go(self, workers: Workers, on_stage: Callable[[SearchOutcome], None]) -> None:
-        """Stage by stage."""
+    def go(self, workers: Workers, on_stage: Judge) -> None:
+        """Round by round."""
         self.jobs = workers.jobs
         chosen, specs = plan.as_written(self.question), self.untuned
-        self._compare(workers, chosen, specs, range(FIRST), f"as written, {FIRST} splits")
-        on_stage(self.gather())
-        self.outcome.trials = self._affordable_trials()
-        if self.outcome.trials:
-            question = _with_trials(self.question, self.outcome.trials)
-            self.tuning = plan.tuning(question)
-            self._execute(workers, self.tuning, f"tuning, {self.outcome.trials} trials of each method")
-            chosen, specs = plan.choose(question, self.tuning, self.root), self.tuned
-        splits = 0 if self.outcome.trials else FIRST
+        self._compare(workers, chosen, specs, range(ROUND), f"as written, {ROUND} splits")
+        self._judge(on_stage)
+        splits = ROUND
+        if self._tuning_fits():
+            self.outcome.trials = TRIALS
+            self.tuning = self._tuning_specs()
+            self._execute(workers, self.tuning, f"tuning, {TRIALS} trials of each method")
+            chosen, specs, splits = self._choose(chosen), self.tuned, 0
         while splits < MOST:
             new = range(splits, min(splits + ROUND, MOST))
-            what = "tuned" if self.outcome.trials else "as written"
-            if splits and self._cost(self._specs(chosen, new)) > max(self._left(), 0.0):
-                self.outcome.ended = "time"
-                return
+            what = "tuned" if self.tuning else "as written"
+            if splits and self._cost(self._specs(chosen, new)) > 2 * max(self._left(), 0.0):
+                self.outcome.ended = "time"  # less than half of a round would fit
+                break
             self._compare(workers, chosen, specs, new, f"{what}, splits {new.start + 1} to {new.stop}")
             splits = new.stop
-            on_stage(self.gather())
+            if self._judge(on_stage):
+                self.outcome.ended = "decided"
+                break
+        self._control(workers, chosen, specs, on_stage)
 
     def gather(self) -> SearchOutcome:
-        """Look at what is done, and keep what is complete."""
+        """Look at what is done; every finished run counts, tuned ones as soon as plain training has two splits."""
         outcome = self.outcome
-        outcome.runs = []
-        complete = {column.name: self._complete(column, self.tuned) for column in self.question.table.columns}
-        outcome.tuned = bool(self.tuned) and all(len(seeds) >= 2 for seeds in complete.values())
-        for column in self.question.table.columns:
-            # Either every column is reported as tuned or none: nobody should have to ask which is which.
-            specs = self.tuned if outcome.tuned else self.untuned
-            seeds = complete[column.name] if outcome.tuned else self._complete(column, self.untuned)
-            rows = [spec for spec in specs if spec.column == column.name and spec.seed in seeds]
-            rows += plan.scale_controls(self.question, rows)
-            done = [run for run in map(self._run, rows) if run.done]
-            controlled = {run.spec.seed for run in done if run.spec.label == plan.SCALED_BASELINE}
-            if len(controlled) >= 2 and (column.name, plan.SCALED_BASELINE) not in outcome.failed:
-                # Once splits have their scale control only those count: means over other splits would not compare.
-                done = [run for run in done if run.spec.seed in controlled]
-            outcome.runs += done
+        columns = {spec.column for spec in self.tuned}
+        plain = [
+            sum(self._run(s).done for s in self.tuned if (s.column, s.label) == (column, plan.BASELINE))
+            for column in columns
+        ]
+        outcome.tuned = bool(columns) and min(plain) >= 2
+        # Either every row is reported as tuned or none: nobody should have to ask which is which.
+        specs = self.tuned if outcome.tuned else self.untuned
+        controls = plan.scale_controls(self.question, specs)
+        outcome.runs = [run for run in map(self._run, [*specs, *controls]) if run.done]
         outcome.tuning = [run for run in map(self._run, self.tuning) if run.done]
         return outcome
 
-    def _complete(self, column: Column, specs: Iterable[Spec]) -> set[int]:
-        """The splits that every row of a column has finished, but for rows that failed."""
-        missing: dict[int, bool] = {}
-        for spec in specs:
-            if spec.column == column.name and (spec.column, spec.label) not in self.outcome.failed:
-                missing[spec.seed] = missing.get(spec.seed, False) or not self._run(spec).done
-        return {seed for seed, lacking in missing.items() if not lacking}
+    def _judge(self, on_stage: Judge) -> bool:
+        """Drop what cannot win; returns whether the best is decided beyond doubt."""
+        results, decision = on_stage(self.gather())
+        if decision is None:
+            return False
+        self._drop(results, decision)
+        if decision.strength != "decided":
+            return False
+        rounds = decision.reference.splits // ROUND
+        if decision.keeps_plain:
+            return rounds in _LOOKS[1:]
+        apart = decision.use.difference
+        return rounds in _LOOKS and apart is not None and apart.decisive_p < stops_below(_LOOKS.index(rounds))
 
-    def _specs(self, chosen: dict[tuple[str, str], Trial], seeds: range) -> list[Spec]:
-        """The comparison on some splits."""
+    def _drop(self, results: Results, decision: Decision) -> None:
+        """Drop what is clearly worse than the best; models in play keep plain training and the declared row."""
+        leader = decision.use if decision.strength == "decided" else (decision.best or decision.use)
+        if decision.gain(leader) < 0:
+            leader = decision.reference
+        hopeless: dict[Key, int] = {}
+        for action in decision.ranked:
+            apart = None if action.key == leader.key else against(results, action.key, leader.key)
+            worse = apart is not None and apart.conclusion(smallest=decision.smallest) == "worse"
+            if worse and apart is not None and apart.n >= ROUND and apart.p < _HOPELESS:
+                hopeless[action.key] = apart.n
+        for column in self.question.table.columns:
+            own = {action.key for action in decision.ranked if action.model == column.name}
+            in_play = column.name in (leader.model, decision.reference.model) or not own <= set(hopeless)
+            kept = {plan.BASELINE, self.question.table.primary, *self.derived.values()} if in_play else set[str]()
+            for key in own & set(hopeless):
+                if key[1] not in kept:
+                    self.outcome.dropped.setdefault(key, hopeless[key])
+
+    def _specs(self, chosen: Mapping[Key, Trial], seeds: range) -> list[Spec]:
+        """The comparison on some splits, without controls and without rows that failed or were dropped."""
         table = self.question.table
         columns = tuple(dataclasses.replace(column, seeds=seeds.stop) for column in table.columns)
         question = dataclasses.replace(self.question, table=dataclasses.replace(table, columns=columns))
-        failed = self.outcome.failed
-        specs = [s for s in plan.comparison(question, chosen) if s.seed in seeds and (s.column, s.label) not in failed]
-        return sorted(specs, key=lambda spec: spec.seed)  # whole splits first: only those can be reported
+        left_out = {*self.outcome.failed, *self.outcome.dropped}
+        specs = [s for s in plan.comparison(question, chosen) if s.seed in seeds and s.label not in plan.CONTROLS]
+        specs = [s for s in specs if (s.column, s.label) not in left_out]
+        order = {label: i for i, label in enumerate(table.methods)}
+        # Plain training of every model first, then row by row: what the budget cuts off is what matters least.
+        return sorted(specs, key=lambda s: (order.get(s.label, len(order)), s.seed))
 
     def _compare(
-        self, workers: Workers, chosen: dict[tuple[str, str], Trial], specs: list[Spec], seeds: range, title: str
+        self, workers: Workers, chosen: Mapping[Key, Trial], specs: list[Spec], seeds: range, title: str
     ) -> None:
+        """Run some splits: networks many at once, then boosters, then the corrections of what has finished."""
         new = self._specs(chosen, seeds)
         specs += new
-        self._execute(workers, new, title)
-        done = [spec for spec in new if self._run(spec).done]
-        controls = plan.scale_controls(self.question, done)
-        if controls:
-            self._execute(workers, controls, f"scale control of {title}")
+        trained = [s for s in new if (s.column, s.label) not in self.derived]
+        alone = [s for s in trained if s.settings.get("model") in boosters.LIBRARIES]
+        together = [s for s in trained if s.settings.get("model") not in boosters.LIBRARIES]
+        self._execute(workers, together, title)
+        if alone:
+            self._execute(workers, alone, f"{title}, boosting")
+        done = {(s.column, s.label, s.seed) for s in trained if self._run(s).done}
+        corrected = [s for s in new if (s.column, self.derived.get((s.column, s.label), ""), s.seed) in done]
+        if corrected:
+            self._execute(workers, corrected, f"{title}, corrections")
+
+    def _control(self, workers: Workers, chosen: Mapping[Key, Trial], specs: Sequence[Spec], on_stage: Judge) -> None:
+        """The scale controls of models that the declared row is better with: is it more than a larger step?"""
+        table = self.question.table
+        results, _ = on_stage(self.gather())
+        gained = {
+            column.name
+            for column in results.columns
+            if (d := against(results, (column.name, table.primary), (column.name, plan.BASELINE))) is not None
+            and d.conclusion(smallest=table.smallest) == "better"
+        }
+        seeds = sorted({s.seed for s in specs if s.label == table.primary and self._run(s).done})
+        if not gained or not seeds:
+            return
+        columns = tuple(dataclasses.replace(c, seeds=seeds[-1] + 1) for c in table.columns if c.name in gained)
+        question = dataclasses.replace(self.question, table=dataclasses.replace(table, columns=columns))
+        normalised = [s for s in plan.comparison(question, chosen) if s.label == plan.NORMALISED and s.seed in seeds]
+        if self._cost(normalised) * 2 > self._left():
+            return
+        self.tuned += normalised if self.outcome.tuned else []
+        self.untuned += [] if self.outcome.tuned else normalised
+        pairs = [s for s in specs if s.column in gained and s.label in (plan.BASELINE, table.primary)]
+        controls = plan.scale_controls(self.question, [*pairs, *normalised])
+        self._execute(workers, normalised, "scale control: weights of mean one")
+        self._execute(workers, controls, "scale control: plain training with larger steps")
+        on_stage(self.gather())
 
     def _execute(self, workers: Workers, specs: Sequence[Spec], title: str) -> None:
         failures = execute(specs, self.root, workers=workers, display=self.display, title=title, deadline=self.deadline)
         for failure in failures:
             self.outcome.failed[failure.spec.column, failure.spec.label] = failure.reason.strip().splitlines()[-1]
 
-    def _affordable_trials(self) -> int:
-        """How many trials of each method fit into the time together with a first round of the comparison."""
-        for trials in TRIALS:
-            question = _with_trials(self.question, trials)
-            tuning = plan.tuning(question)
-            if all(self._run(spec).done for spec in tuning):
-                cost = self._cost(self._specs(plan.choose(question, tuning, self.root), range(ROUND)))
-            else:  # which settings the comparison will have is not known yet; those as written cost as much
-                rounds = self._specs(plan.as_written(self.question), range(ROUND))
-                cost = self._cost(tuning) + self._cost(rounds, anew=True)
-            if cost <= max(self._left(), 0.0):  # what is done already fits into no time at all
-                return trials
-        return 0
+    def _tuning_specs(self) -> list[Spec]:
+        """Every row's trials on some splits of their own; corrections follow the row they correct."""
+        question = dataclasses.replace(self.question, table=dataclasses.replace(self.question.table, trials=TRIALS))
+        left_out = {*self.outcome.failed, *self.outcome.dropped, *self.derived}
+        specs = [s for s in plan.tuning(question) if (s.column, s.label) not in left_out]
+        # The first split of other rounds than the comparison's: tuning never tests.
+        seeds = [plan.TUNING_SEED + FOLDS * i for i in range(TUNING_SPLITS)]
+        return [dataclasses.replace(s, seed=seed) for s in specs for seed in seeds]
 
-    def _cost(self, specs: Iterable[Spec], *, anew: bool = False) -> float:
+    def _choose(self, written: Mapping[Key, Trial]) -> dict[Key, Trial]:
+        """The best trial of each row on validation rows, on average over its splits; ties go to the lower log-loss."""
+        table = self.question.table
+        trials: dict[Key, dict[Trial, list[tuple[float, float]]]] = {}
+        for spec in self.tuning:
+            run = self._run(spec)
+            if run.done:
+                record = run.records()[-1]
+                trial = Trial(method=spec.method, lr=spec.settings["lr"])
+                score = float(record.get(table.select, float("nan")))
+                own = trials.setdefault((spec.column, spec.label), {}).setdefault(trial, [])
+                own.append((-score if table.smallest else score, -float(record.get("val/loss", 0.0))))
+        chosen = dict(written)
+        for key, tried in trials.items():
+            means = {t: np.mean(values, axis=0).tolist() for t, values in tried.items() if len(values) == TUNING_SPLITS}
+            finite = {trial: mean for trial, mean in means.items() if np.isfinite(mean).all()}
+            if finite:
+                chosen[key] = max(finite, key=lambda trial: (round(finite[trial][0], 9), finite[trial][1]))
+        for key, base in self.derived.items():
+            source = chosen[key[0], base]
+            post = method(self.question.table.row(key[1]).method).post
+            chosen[key] = dataclasses.replace(source, method=str(dataclasses.replace(method(source.method), post=post)))
+        return chosen
+
+    def _tuning_fits(self) -> bool:
+        """Whether tuning takes little enough of the time left; what is done already fits into no time at all."""
+        specs = self._tuning_specs()
+        if all(self._run(spec).done for spec in specs):
+            return True
+        return self._cost(specs) <= _TUNING_SHARE * self._left()
+
+    def _cost(self, specs: Iterable[Spec]) -> float:
         """Seconds that runs would take: as long as those of the same column did, those that are done nothing."""
         seconds: dict[str, list[float]] = {}
-        for spec in self.untuned:
-            if (run := self._run(spec)).done:
+        for spec in (*self.untuned, *self.tuned):
+            if (spec.column, spec.label) not in self.derived and (run := self._run(spec)).done:
                 seconds.setdefault(spec.column, []).append(float(run.summary()["seconds"]))
         typical = {column: sum(values) / len(values) for column, values in seconds.items()}
-        todo = [spec for spec in specs if anew or not self._run(spec).done]
+        todo = [s for s in specs if (s.column, s.label) not in self.derived and not self._run(s).done]
         return sum(typical.get(spec.column, 0.0) for spec in todo) / self.jobs
 
     def _left(self) -> float:
@@ -197,7 +316,3 @@ class _Search:
 
     def _run(self, spec: Spec) -> Run:
         return Run(spec, self.root)
-
-
-def _with_trials(question: Question, trials: int) -> Question:
-    return dataclasses.replace(question, table=dataclasses.replace(question.table, trials=trials))

@@ -6,6 +6,8 @@ from reweigh.bench.draws.longtail import longtail_counts, longtail_indices
 from reweigh.bench.draws.noise import NoisyLabels, noisy_labels
 from reweigh.bench.draws.splitting import (
     fixed_split,
+    folds,
+    grouped_folds,
     grouped_split,
     load_indices,
     sampled_split,
@@ -18,6 +20,8 @@ from reweigh.bench.draws.splitting import (
 __all__ = [
     "NoisyLabels",
     "fixed_split",
+    "folds",
+    "grouped_folds",
     "grouped_split",
     "load_indices",
     "longtail_counts",

@@ -85,6 +85,53 @@ def subset(rows: Array, most: int, rng: np.random.Generator) -> Array:
     return rows if not most or most >= len(rows) else np.sort(rng.permutation(rows)[:most])
 
 
+def folds(y: Array, count: int, rng: np.random.Generator) -> Array:
+    """The fold of each example: every class is dealt out evenly, in random order.
+
+    Parameters
+    ----------
+    y
+        Labels.
+    count
+        How many folds there are.
+    rng
+        The only source of randomness.
+
+    Returns
+    -------
+    Array
+        A number from 0 to `count - 1` for each example; folds differ in size by one at most.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> dealt = folds(np.array([0] * 6 + [1] * 3), 3, np.random.default_rng(0))
+    >>> [sorted(dealt[:6].tolist()), sorted(dealt[6:].tolist())]
+    [[0, 0, 1, 1, 2, 2], [0, 1, 2]]
+    """
+    order = rng.permutation(len(y))
+    order = order[np.argsort(np.asarray(y)[order], kind="stable")]
+    dealt = np.empty(len(y), np.int64)
+    dealt[order] = (np.arange(len(y)) + rng.integers(count)) % count
+    return dealt
+
+
+def grouped_folds(groups: Array, count: int, rng: np.random.Generator) -> Array:
+    """The fold of each example where groups stay whole: in random order, each goes to the fold with fewest examples.
+
+    >>> import numpy as np
+    >>> dealt = grouped_folds(np.array([7, 7, 8, 8, 9, 9]), 3, np.random.default_rng(0))
+    >>> dealt[::2].tolist() == dealt[1::2].tolist(), sorted(set(dealt.tolist()))
+    (True, [0, 1, 2])
+    """
+    present, inverse, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    totals, fold_of = np.zeros(count), np.empty(len(present), np.int64)
+    for group in rng.permutation(len(present)):
+        fold_of[group] = int(totals.argmin())
+        totals[fold_of[group]] += sizes[group]
+    return fold_of[inverse]
+
+
 def grouped_split(groups: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """A random split that keeps groups whole: they are held out in random order until the share is reached.
 

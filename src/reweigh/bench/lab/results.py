@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,9 @@ class Results:
 
     `variant` names what differs where one folder answers several questions of a recipe; `superseded` are finished runs
     that a later tuning has replaced; `damaged` names runs that are left out because their files were changed since they
-    finished, and says how; `extra` are the recipe's own figures.
+    finished, and says how; `extra` are the recipe's own figures. `compare` makes the difference of two rows in a
+    metric, where there is more to it than numbers by seed: it takes the metric's name, both rows' outcomes, both rows'
+    values by seed, and `primary`.
     """
 
     recipe: str
@@ -109,6 +111,7 @@ class Results:
     #: The first sentence of the report, where the question has an answer of its own; the verdict's words otherwise.
     headline: str = ""
     details: Sequence[str] = ()
+    compare: Callable[..., stats.Difference] | None = None
 
     @property
     def declared(self) -> int:
@@ -295,7 +298,7 @@ def row_order(table: Table) -> list[str]:
 
 def _outcome(table: Table, run: Run) -> Outcome:
     records = run.records()
-    chosen = table.best(table.selecting(records))
+    chosen = table.chosen(records)
     return Outcome(
         run=run,
         records=records,

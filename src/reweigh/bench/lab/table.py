@@ -76,6 +76,8 @@ class Table:
         Paired seeds, and tuning trials of every method.
     smallest
         Whether less is better.
+    last_epoch
+        Whether the last epoch is reported, and none is chosen; `select` then chooses hyper-parameters alone.
     as_written
         Whether tuning keeps the rows' hyper-parameters as they are written and tries learning rates only.
     controls
@@ -107,6 +109,7 @@ class Table:
     seeds: int = 5
     trials: int = 5
     smallest: bool = False
+    last_epoch: bool = False
     as_written: bool = False
     controls: bool = True
     overlap: float = 0.0
@@ -149,14 +152,19 @@ class Table:
         """The selection rule in words."""
         if not self.select:
             return "as the trainings were reported"
+        which = f"{'smallest' if self.smallest else 'largest'} {self.select}"
         if self.refit:
             changes = ", ".join(f"{name} = {value:g}" for name, value in self.refit.items())
-            return f"{'smallest' if self.smallest else 'largest'} {self.select} in tuning; then {changes}, last epoch"
-        return f"{'smallest' if self.smallest else 'largest'} {self.select}, earliest epoch on ties"
+            return f"{which} in tuning; then {changes}, last epoch"
+        return f"last epoch; hyper-parameters by the {which}" if self.last_epoch else f"{which}, earliest epoch on ties"
 
     def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
         """What the rule looks at, one number a record; NaN, which never wins, where a record has none."""
         return [float(record.get(self.select, float("nan"))) for record in records]
+
+    def chosen(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """The index of the record that counts."""
+        return len(records) - 1 if self.last_epoch else self.best(self.selecting(records))
 
     def best(self, values: list[float]) -> int:
         """The index the rule chooses; NaN never wins, and where there is nothing else the last one is taken."""

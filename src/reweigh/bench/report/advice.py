@@ -124,23 +124,24 @@ def subsets(what: str, plural: str, changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def source_of_gain(ranking: Change | None, free: str, free_amount: str) -> list[str]:
-    """Whether the ranking of rows improved or only the cut between classes moved.
-
-    `free` names the best correction of plain training's outputs, and `free_amount` its gain, where there is one.
-    """
+def source_of_gain(ranking: Change | None) -> list[str]:
+    """Whether the ranking of rows improved or only the cut between classes moved."""
     if ranking is None:
         return []
-    free_words = f" Nothing has to be retrained for that: {free} has {free_amount}." if free else ""
     if ranking.conclusion == "better":
         return [f"The ranking of rows improved as well ({ranking.name} {ranking.amount})."]
     if ranking.conclusion == "worse":
         worse = f"the ranking got worse ({ranking.name} {ranking.amount})"
-        return [f"Only the cut between classes moved; {worse}.{free_words}"]
+        return [f"Only the cut between classes moved; {worse}."]
     if ranking.conclusion == "same":
         same = f"the ranking is the same ({ranking.name} {ranking.amount})"
-        return [f"Only the cut between classes moved: {same}.{free_words}"]
-    return [f"Whether the ranking of rows improved is open ({ranking.name} {ranking.amount}).{free_words}"]
+        return [f"Only the cut between classes moved: {same}."]
+    return [f"Whether the ranking of rows improved is open ({ranking.name} {ranking.amount})."]
+
+
+def without_training(name: str, difference: Difference, unit: Unit) -> str:
+    """A correction of plain outputs that is nearly as good as what is recommended."""
+    return f"Nearly the same without another training: {name}, {amount(difference, unit)}."
 
 
 def own_line(name: str, model: str, plain: str, metric: str, change: Change, survives: bool | None) -> str:

@@ -7,17 +7,20 @@ that has seen only the training rows turns it into numbers.
 from reweigh.bench.tables.encode import ClassTarget, NumberTarget, TableEncoder
 from reweigh.bench.tables.errors import TableError, listed, quoted
 from reweigh.bench.tables.infer import describe
+from reweigh.bench.tables.leaks import leaks
 from reweigh.bench.tables.read import LEAST_ROWS, read
 from reweigh.bench.tables.schema import ColumnSchema, Schema
-from reweigh.bench.tables.splits import Split, append, duplicates_across, split
+from reweigh.bench.tables.splits import Split, append, duplicates_across, folds, split
 
 __all__ = [
     "read",
     "LEAST_ROWS",
     "describe",
+    "leaks",
     "Schema",
     "ColumnSchema",
     "split",
+    "folds",
     "Split",
     "append",
     "duplicates_across",

@@ -8,7 +8,7 @@ import io
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -20,7 +20,7 @@ from reweigh.bench.tables.errors import TableError, listed, quoted
 #: Fewer rows than this cannot be split into training, validation and test parts that mean anything.
 LEAST_ROWS = 20
 
-Format = Literal["text", "parquet", "arrow", "arrow stream"]
+Format = Literal["text", "json", "parquet", "arrow", "arrow stream"]
 
 _SEPARATORS = (",", ";", "\t")
 #: Columns compress better than text: so much may Parquet and Arrow files grow, and so many bytes has a cell at least.
@@ -42,18 +42,22 @@ _FOREIGN = {
 }
 
 
-def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROWS) -> pl.DataFrame:
+def read(
+    path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROWS, target: str | None = None
+) -> pl.DataFrame:
     r"""A table from a file, in which missing is always null.
 
     Parameters
     ----------
     path
-        CSV or TSV (separator `,`, `;` or tab, plain or gzip, UTF-8, UTF-16 or Windows/Latin-1), Parquet, or Arrow
-        (Feather, stream). The first bytes decide what it is, not the name.
+        CSV or TSV (separator `,`, `;` or tab, plain or gzip, UTF-8, UTF-16 or Windows/Latin-1), JSON Lines or a JSON
+        list of records, Parquet, or Arrow (Feather, stream). The first bytes decide what it is, not the name.
     skip
         Columns to leave out. Those of a Parquet file are never loaded.
     least
         Rows the table must have: `LEAST_ROWS` for training, 1 for prediction.
+    target
+        The column to predict: if it holds words, "None" and "NA" are classes like others, and not missing.
 
     Returns
     -------
@@ -78,7 +82,10 @@ def read(path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROW
     path = Path(path)
     kind = _format(path)
     try:
-        frame = _read_text(path, skip) if kind == "text" else _read_columns(path, kind, skip)
+        if kind == "json":
+            frame = _read_json(path, skip, target)
+        else:
+            frame = _read_text(path, skip, target) if kind == "text" else _read_columns(path, kind, skip, target)
     except MemoryError:
         raise TableError(f"{path} does not fit into memory. Save it as Parquet, or take fewer rows.") from None
     if frame.width == 0:
@@ -112,15 +119,40 @@ def _format(path: Path) -> Format:
     wanted = {".parquet": "Parquet", ".feather": "Arrow", ".arrow": "Arrow", ".ipc": "Arrow"}.get(path.suffix.lower())
     if wanted:
         raise TableError(f"{path} is not a {wanted} file, despite its name. Save it again, or name it .csv.")
-    return "text"
+    return "json" if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[{", b"[\n", b"[ ")) else "text"
 
 
-def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFrame:
+def _read_json(path: Path, skip: Collection[str], target: str | None) -> pl.DataFrame:
+    """A record per line, or a list of records; numbers and words as they are written."""
+    content = _as_utf8(path, _uncompressed(path))
+    try:
+        # All rows decide the type of a column, so that a late fraction or word does not end the reading.
+        frame = pl.read_json(content) if content.startswith(b"[") else pl.read_ndjson(content, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        details = " ".join(str(error).split())[:100]
+        raise TableError(
+            f"{path} cannot be read as JSON ({details}). Write one record per line, or a list of records."
+        ) from None
+    return values.table(_cleaned(column, target) for column in frame if column.name not in skip)
+
+
+def _cleaned(column: pl.Series, target: str | None) -> pl.Series:
+    """A column cleaned; the words of a target stay what they are."""
+    cleaned = values.clean(column)
+    return values.clean(column, names=True) if column.name == target and _has_words(cleaned) else cleaned
+
+
+def _has_words(cells: pl.Series) -> bool:
+    filled = cells.drop_nulls()
+    return values.is_text(cells) and (not len(filled) or values.numbers(filled).null_count() > len(filled) / 2)
+
+
+def _read_columns(path: Path, kind: Format, skip: Collection[str], target: str | None) -> pl.DataFrame:
     """Parquet and Arrow, a few columns at a time: beside the table only those are ever in memory raw."""
     try:
         if kind == "arrow stream":
             whole = pl.read_ipc_stream(path)
-            return values.table(values.clean(column) for column in whole if column.name not in skip)
+            return values.table(_cleaned(column, target) for column in whole if column.name not in skip)
         lazy = pl.scan_parquet(path, glob=False) if kind == "parquet" else pl.scan_ipc(path)
         names = lazy.collect_schema().names()
         # By position: a name may be "*" or look like a pattern, which polars would follow.
@@ -134,21 +166,21 @@ def _read_columns(path: Path, kind: Format, skip: Collection[str]) -> pl.DataFra
         at_once = max(1, _AT_ONCE // (_CELL * max(height, 1)))
         blocks = (wanted[start : start + at_once] for start in range(0, len(wanted), at_once))
         return values.table(
-            _checked(column, path, most) for block in blocks for column in lazy.select(pl.nth(block)).collect()
+            _checked(column, path, most, target) for block in blocks for column in lazy.select(pl.nth(block)).collect()
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         details = " ".join(str(error).split())[:100]
         raise TableError(f"{path} is damaged ({details}). Save or download it again.") from None
 
 
-def _checked(column: pl.Series, path: Path, most: int) -> pl.Series:
+def _checked(column: pl.Series, path: Path, most: int, target: str | None) -> pl.Series:
     """A column cleaned, unless its cells share one long text, which cleaning would write out for each of them."""
     if values.is_text(column) and (column.str.len_bytes().sum() or 0) > most:
         raise TableError(str(limits.too_large(path, most)))
-    return values.clean(column)
+    return _cleaned(column, target)
 
 
-def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
+def _read_text(path: Path, skip: Collection[str], target: str | None) -> pl.DataFrame:
     content = _as_utf8(path, _uncompressed(path))
     separator = "\t" if ".tsv" in path.suffixes or ".tab" in path.suffixes else _separator(content)
     names, rows, blank = _scan(path, content, separator)
@@ -158,15 +190,16 @@ def _read_text(path: Path, skip: Collection[str]) -> pl.DataFrame:
             f"{path} has more than one column named {listed(repeated)}. Rename them; if its first line is data "
             "already, put a line with the names of the columns before it."
         )
-    frame = _parse(content, separator, rows)
+    own = names.index(target) if target in names else None
+    frame = _parse(content, separator, rows, own)
     if frame is None:  # quotes that polars does not follow: write the same cells so that it does
-        frame = _parse(_rewritten(content, separator), ",", rows)
+        frame = _parse(_rewritten(content, separator), ",", rows, own)
     if frame is None:
         raise TableError(f"{path} cannot be read as a table. Put cells that hold quotes or separators in quotes.")
     if blank:
         frame = frame.filter(pl.Series(~np.isin(np.arange(frame.height), blank)))
     columns = [column.rename(name) for column, name in zip(frame, names, strict=True) if name not in skip]
-    return values.table(_typed(values.clean(column), decimal_comma=separator == ";") for column in columns)
+    return values.table(_typed(_cleaned(column, target), decimal_comma=separator == ";") for column in columns)
 
 
 def _uncompressed(path: Path) -> bytes:
@@ -274,13 +307,19 @@ def _scan(path: Path, content: bytes, separator: str) -> _Scan:
     return _Scan(header, rows, blank)
 
 
-def _parse(content: bytes, separator: str, rows: int) -> pl.DataFrame | None:
-    """The table as polars reads it, or None if it sees other rows than are there."""
+def _parse(content: bytes, separator: str, rows: int, target: int | None) -> pl.DataFrame | None:
+    """The table as polars reads it, or None if it sees other rows than are there.
+
+    The target, by its position, is read once more if it holds words: some that mean "missing" elsewhere are classes.
+    """
     for sample in (10_000, None):  # types by the first rows are nearly always right, and much faster
+        options: dict[str, Any] = {"separator": separator, "infer_schema_length": sample}
         try:
-            frame = pl.read_csv(
-                content, separator=separator, null_values=list(values.MISSING), infer_schema_length=sample
-            )
+            frame = pl.read_csv(content, null_values=list(values.MISSING), **options)
+            if target is not None and frame.height == rows and _has_words(frame.to_series(target)):
+                words = [word for word in values.MISSING if word not in values.NAMES]
+                again = pl.read_csv(content, null_values=words, columns=[target], **options).to_series()
+                frame = frame.with_columns(again.alias(frame.columns[target]))
         except pl.exceptions.NoDataError:
             return pl.DataFrame()
         except pl.exceptions.PolarsError:

@@ -100,6 +100,32 @@ def split(
     return Split(train, rest, held, dealer.notes(dealt))
 
 
+def folds(frame: pl.DataFrame, schema: Schema, *, seed: int, count: int) -> Array | None:
+    """The fold that each row is tested in; None where rows are split by time, or where there are too few groups.
+
+    Classes (for regression, tenths of the target) and few large groups are spread evenly over the folds; many small
+    groups are kept whole. Each fold as the `test_rows` of `split` tests every row once.
+
+    Parameters
+    ----------
+    frame, schema
+        As for `split`.
+    seed
+        Other seeds give other folds.
+    count
+        How many folds there are.
+    """
+    dealer = _Dealer(frame, schema, seed, None)
+    rng = Seeds(seed).numpy("table-folds")
+    if dealer.moments is not None:
+        return None
+    if dealer.groups is None:
+        return draws.folds(dealer.strata, count, rng)
+    if not dealer.whole:
+        return draws.folds(dealer.strata * (int(dealer.groups.max()) + 1) + dealer.groups, count, rng)
+    return draws.grouped_folds(dealer.groups, count, rng) if len(np.unique(dealer.groups)) >= 2 * count else None
+
+
 def append(frame: pl.DataFrame, test: pl.DataFrame, schema: Schema | None = None) -> tuple[pl.DataFrame, Array]:
     """A table with the rows of a test table below it, and which rows those are.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
@@ -92,6 +92,7 @@ class Target:
         self.classes = _in_order(counts)
         self.counts = tuple(counts[label] for label in self.classes)
         _note_balance(self.classes, self.counts, notes)
+        _note_names(self.classes, counts, notes)
         return len(words)
 
 
@@ -115,6 +116,25 @@ def _in_order(labels: Iterable[str]) -> tuple[str, ...]:
     if numbers.null_count() or not bool(numbers.is_finite().all()):
         return tuple(names)
     return tuple(name for _, name in sorted(zip(numbers.to_list(), names, strict=True)))
+
+
+def _note_names(classes: Sequence[str], counts: Mapping[str, int], notes: list[str]) -> None:
+    """Classes that may be no class, and classes that may be one."""
+    for label in classes:
+        if label in values.NAMES:
+            notes.append(
+                f"{counts[label]} rows have the target {quoted(label)}, which is kept as a class. If it means that the "
+                "target is unknown, leave those cells empty."
+            )
+    alike: dict[str, list[str]] = {}
+    for label in classes:
+        alike.setdefault(label.casefold(), []).append(label)
+    for twins in alike.values():
+        if len(twins) > 1:
+            notes.append(
+                f"{listed(twins)} are {len(twins)} classes that differ in upper and lower case only. If they mean the "
+                "same, write them alike."
+            )
 
 
 def _note_balance(classes: Sequence[str], counts: Sequence[int], notes: list[str]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+#: Cells that mean "missing" and may also be the name of a class.
+NAMES = ("None", "NA", "N/A", "n/a")
 #: Cells that mean "missing", in addition to the empty one.
 MISSING = ("", "?", "NA", "N/A", "n/a", "<NA>", "#N/A", "null", "NULL", "Null", "nan", "NaN", "NAN", "None")
 
@@ -63,10 +65,11 @@ def is_unusable(series: pl.Series) -> bool:
     return series.dtype.is_nested() or isinstance(series.dtype, (pl.Binary, pl.Object))
 
 
-def clean(series: pl.Series) -> pl.Series:
+def clean(series: pl.Series, *, names: bool = False) -> pl.Series:
     """A column with one notion of missing, null, and few types: strings, integers, floats, truth values, dates.
 
-    Strings lose the white space around them; nested and binary values are left for `describe` to drop.
+    Strings lose the white space around them; nested and binary values are left for `describe` to drop. With `names`,
+    "None" and "NA" are words like others.
     """
     if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
         series = series.cast(pl.String)
@@ -75,7 +78,8 @@ def clean(series: pl.Series) -> pl.Series:
         return _on_the_calendar(series)
     if dtype == pl.String:
         stripped = series.str.strip_chars()
-        return stripped.set(stripped.is_in(MISSING), None)
+        missing = [word for word in MISSING if not (names and word in NAMES)]
+        return stripped.set(stripped.is_in(missing), None)
     if dtype == pl.Duration:
         return series.dt.total_microseconds() / 1e6
     if dtype == pl.Time:
@@ -125,7 +129,7 @@ def words(series: pl.Series) -> pl.Series:
         as_whole = (whole.cast(pl.Float64) == series).fill_null(False)
         return whole.cast(pl.String).zip_with(as_whole, series.cast(pl.String))
     if series.dtype == pl.String:
-        return clean(series)
+        return clean(series, names=True)  # what means "missing" was told apart when the table was read
     if is_unusable(series):
         return pl.Series(series.name, [None] * len(series), dtype=pl.String)
     return series.cast(pl.String)

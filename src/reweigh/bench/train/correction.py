@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh.bench.train.task import Task
-from reweigh.post import Post
+from reweigh.post import Correction, Post
 from reweigh.torch._classifier import last_layer
 
 
@@ -32,15 +32,29 @@ def corrected(
     model
         The model, for corrections that look at its last layer.
     """
-    if post is None:
+    correction = fitted(task, post, outputs["val"], scale=scale, model=model)
+    if correction is None:
         return dict(outputs)
-    logits = {part: own.detach().cpu().double().numpy() * scale for part, own in outputs.items()}
-    if not np.isfinite(logits["val"]).all():  # a training that broke down is recorded as such
-        return dict(outputs)
+    return {part: torch.from_numpy(correction(_logits(own, scale))) for part, own in outputs.items()}
+
+
+def fitted(
+    task: Task, post: Post | None, outputs: Tensor, *, scale: float = 1.0, model: nn.Module | None = None
+) -> Correction | None:
+    """The correction that suits these outputs of the validation rows; None without one.
+
+    A training that broke down has none either, and is recorded as it is.
+    """
+    logits = _logits(outputs, scale)
+    if post is None or not np.isfinite(logits).all():
+        return None
     layer: Any = last_layer(model, type(post).__name__) if post.needs_classifier and model is not None else None
     classifier = None if layer is None else (layer.weight, layer.bias)
-    correction = post.fit(logits["val"], task.y_val, task.context(classifier=classifier))
-    return {part: torch.from_numpy(correction(own)) for part, own in logits.items()}
+    return post.fit(logits, task.y_val, task.context(classifier=classifier))
+
+
+def _logits(outputs: Tensor, scale: float) -> Any:
+    return outputs.detach().cpu().double().numpy() * scale
 
 
 def logits_per_output(loss: Any) -> float:

@@ -212,7 +212,12 @@ def fit(program: Program, writer: Writer, *, scale: Floats | None = None) -> Ite
     driver, checkpoints = Driver(program, scale), program.checkpoints(writer)
     checkpoints.load(driver)
     while not driver.over:
-        yield driver.run_epoch(checkpoints)
+        record = driver.run_epoch(checkpoints)
+        arrays = record.pop("arrays", {})
+        if processes.rank() == 0:
+            for name, values in arrays.items():
+                writer.array(name, values)
+        yield record
         checkpoints.save(driver)
     if processes.rank() == 0:
         driver.keep(writer)

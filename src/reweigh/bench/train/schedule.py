@@ -42,6 +42,9 @@ class Training:
         `"float32"`, or `"bfloat16"` or `"float16"` for forward passes in mixed precision.
     compiled
         Whether the model is compiled, which takes about a minute and pays for long trainings of larger models.
+    final_only
+        Whether supervised trainings are scored at their end alone, where no epoch is chosen. They then keep their
+        outputs on validation and test rows as the arrays `val_outputs` and `test_outputs`. Averages are scored always.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -59,6 +62,7 @@ class Training:
     nonfinite: Literal["propagate", "skip", "raise"] = "propagate"
     precision: Precision = "float32"
     compiled: bool = False
+    final_only: bool = False
 
     def __post_init__(self) -> None:
         validate.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))

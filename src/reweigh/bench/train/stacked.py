@@ -314,9 +314,16 @@ class StackedSupervised(StackedDriver[Member]):
     def evaluate(self, *, last: bool) -> list[Record]:
         """Scores on validation and test examples; members with the same data are scored at once."""
         records: list[Record] = [{} for _ in self.members]
+        if self.training.final_only and not last:
+            return records
         for chosen, task in _by_identity([m.task for m in self.members]):
             outputs = {part: self.model.predict(chosen, getattr(task, f"x_{part}"), self.device) for part in task.parts}
-            for part, of_part in self._corrected(chosen, task, outputs).items():
+            outputs = self._corrected(chosen, task, outputs)
+            if self.training.final_only:
+                kept = {part: of_part.float().cpu().numpy() for part, of_part in outputs.items()}
+                for i, k in enumerate(chosen):
+                    records[k]["arrays"] = {f"{part}_outputs": of_part[i] for part, of_part in kept.items()}
+            for part, of_part in outputs.items():
                 for k, own in zip(chosen, task.score_each(part, of_part), strict=True):
                     records[k] |= {f"{part}/{name}": value for name, value in own.items()}
         return records

@@ -25,9 +25,9 @@ Kind = Literal["binary", "multiclass", "regression"]
 
 LIBRARIES = ("lightgbm", "xgboost")
 #: The learning rate that tuning starts from, and how many rounds are trained.
-RATE, ROUNDS = 0.1, 150
-#: Rounds after which a model is looked at; validation data chooses among them.
-LOOKS = 15
+RATE, ROUNDS = 0.1, 100
+#: How often a model is looked at while it grows.
+LOOKS = 10
 _LEAVES, _DEPTH = 31, 6
 
 
@@ -86,9 +86,14 @@ class Boosting(Program):
         """Rounds so far, and scores on validation and test rows."""
         rounds = self.booster.rounds
         record: Record = {"epoch": rounds, "step": rounds, "progress": rounds / self.training.epochs}
+        if self.training.final_only and not last:
+            return record
         outputs = {part: self.booster.margins(part) for part in ("val", "test")}
-        for part, own in corrected(self.task, self.post, outputs).items():
+        outputs = corrected(self.task, self.post, outputs)
+        for part, own in outputs.items():
             record |= {f"{part}/{name}": value for name, value in self.task.score(part, own).items()}
+        if self.training.final_only:
+            record["arrays"] = {f"{part}_outputs": own.float().numpy() for part, own in outputs.items()}
         return record
 
     def facts(self) -> Record:

@@ -181,15 +181,20 @@ class Supervised(Program):
 
     def evaluate(self, *, last: bool) -> Record:
         """Scores on validation and test examples."""
+        if self.training.final_only and not last and self.average is None:
+            return {}
         precision = self.training.precision
         outputs = {part: predict(self.module, x, precision=precision).cpu() for part, x in self.held.items()}
         scale = logits_per_output(self.loss)
         outputs = corrected(self.task, self.post, outputs, scale=scale, model=self.module)
-        return {
+        record: Record = {
             f"{part}/{name}": value
             for part, own in outputs.items()
             for name, value in self.task.score(part, own).items()
         }
+        if self.training.final_only and last:
+            record["arrays"] = {f"{part}_outputs": own.float().numpy() for part, own in outputs.items()}
+        return record
 
     def facts(self) -> Record:
         """Classes and how many examples each has."""
