@@ -90,8 +90,7 @@ def check_card(card, root, fingerprint):
         spec = json.loads((folder / "spec.json").read_text())
         if spec["method"] == kept["method"] and spec["label"] in ("mean", "rgd"):
             records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-            best = max(records, key=lambda record: record["val/balanced_accuracy"])
-            values.append(best["test/balanced_accuracy"])
+            values.append(records[-1]["test/balanced_accuracy"])
     assert len(values) == 5
     # Nadeau and Bengio (2003): 20 % of the rows test, 20 % validate, 60 % train.
     half = stats.t.ppf(0.975, 4) * np.std(values, ddof=1) * np.sqrt(1 / 5 + 0.2 / 0.6)
