@@ -192,13 +192,13 @@ def test_a_search_stops_when_the_best_is_decided_beyond_doubt(monkeypatch, tmp_p
     found, _ = go(world, tmp_path, 10_000)
     assert found.ended == "decided"
     assert found.seconds < 10_000
-    assert splits_of(found, "mean") == set(range(5)), "one tuned round is enough for eight points"
+    assert splits_of(found, "mean") == set(range(10)), "the first look is after two rounds"
 
 
 def test_a_search_stops_when_plain_training_is_shown_to_be_as_good(monkeypatch, tmp_path):
     found, _ = go(World(monkeypatch), tmp_path, 10_000)
     assert found.ended == "decided"
-    assert splits_of(found, "mean") == set(range(10))
+    assert splits_of(found, "mean") == set(range(20))
 
 
 def test_what_cannot_win_is_dropped_but_not_what_the_question_is_about(monkeypatch, tmp_path):
