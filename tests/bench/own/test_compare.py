@@ -97,7 +97,11 @@ def test_a_training_may_return_once(tmp_path):
 @pytest.mark.parametrize(
     ("train", "options", "message"),
     [
-        (trainings.ignores_seed, {}, r"seeds 0 and 1 give the same test/loss, 1\.0: the training ignores `run.seed`"),
+        (
+            trainings.ignores_seed,
+            {},
+            r"seeds 0 and 1 give the same scores, 1\.0 in test/loss: the training ignores `run.seed`",
+        ),
         (trainings.never_looks, {}, "`train` never used the method it was given"),
         (trainings.looks_only, {}, "rgd scores exactly what plain training scores on 3 seeds"),
         (
@@ -167,7 +171,7 @@ def test_a_file_names_its_function(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def train(run):\n    return {}\n")
     origin, fingerprint = source.of_file(f"{path}:train")
-    assert source.load(origin)(None) == {}
+    assert source.load(origin, tmp_path)(None) == {}
     path.write_text("def train(run):\n    return {1: 2}\n")
     assert source.of_file(f"{path}:train")[1] != fingerprint
     with pytest.raises(ValueError, match=r"mine\.py has no function 'fit'. It has: train"):
@@ -251,3 +255,17 @@ def multiprocessing_children():
         if parent == os.getpid() and "executors.children" in words:
             listed.append(words)
     return listed
+
+
+@pytest.mark.processes
+def test_slurm_jobs_do_the_trainings(tmp_path, monkeypatch):
+    """On submitit's local cluster, which is made of processes of this machine."""
+    from reweigh.bench.lab.executors import slurm
+
+    monkeypatch.setattr(slurm.SlurmWorkers.__init__, "__kwdefaults__", {
+        **slurm.SlurmWorkers.__init__.__kwdefaults__, "cluster": "local"
+    })  # fmt: skip
+    result = compared(trainings.train, tmp_path / "there", seeds=2, jobs=2, executor="slurm")
+    here = compared(trainings.train, tmp_path / "here", seeds=2)
+    assert not result.failures
+    assert result.table()["mean"].to_list() == pytest.approx(here.table()["mean"].to_list(), rel=1e-6)

@@ -83,8 +83,9 @@ def run(
     runs_dir: Path = Path("runs"),
     dry_run: bool = False,
     storage: str | None = None,
-    executor: Literal["local", "ray"] = "local",
+    executor: Literal["local", "ray", "slurm"] = "local",
     address: str | None = None,
+    slurm: str = "",
     launcher: Literal["none", "torchrun"] = "none",
     nproc: int | None = None,
 ) -> int:
@@ -120,8 +121,10 @@ def run(
         runs_dir: Where runs are kept.
         dry_run: Show what would be run, and stop.
         storage: Database URL for Optuna's studies; a journal in the folder of runs if not given.
-        executor: local for processes of this machine, ray for a Ray cluster that shares the folder of runs.
+        executor: local for processes of this machine; ray for a Ray cluster, slurm for a Slurm cluster, which must
+            share the folder of runs.
         address: The Ray cluster's address; one is started on this machine if not given.
+        slurm: What to ask Slurm for, such as partition=gpu,gpus_per_node=1,timeout_min=240.
         launcher: torchrun starts this command on several processes that do every run together, which a recipe must be
             made for (imagenet is). For several machines, call torchrun itself: torchrun ... -m reweigh run ...
         nproc: Processes that the launcher starts; one a core if not given.
@@ -156,6 +159,7 @@ def run(
         storage=storage,
         executor=executor,
         address=_address(executor, address),
+        slurm=_slurm(executor, slurm),
         launched=launched,
         changes=changes,
         device=place,
@@ -523,6 +527,12 @@ def _address(executor: str, address: str | None) -> str | None:
     if address is not None and executor != "ray":
         raise UserError(f"`--address` is that of a Ray cluster; add `--executor ray`, got {executor!r}.")
     return address
+
+
+def _slurm(executor: str, options: str) -> str:
+    if options and executor != "slurm":
+        raise UserError(f"`--slurm` is for a Slurm cluster; add `--executor slurm`, got {executor!r}.")
+    return options
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -40,9 +40,11 @@ class Options:
     tuner: Literal["latin", "optuna"] = "latin"
     #: Where Optuna keeps its studies: a database URL; a journal beside the runs if not given.
     storage: str | None = None
-    #: Who does the runs: processes of this machine, or a Ray cluster, at `address` or started for the occasion.
-    executor: Literal["local", "ray"] = "local"
+    #: Who does the runs: processes of this machine, a Ray cluster (at `address`, or started here), or Slurm.
+    executor: Literal["local", "ray", "slurm"] = "local"
     address: str | None = None
+    #: What submitit asks Slurm for: key=value, joined by commas.
+    slurm: str = ""
     #: Where to train: auto, cpu, a kind of accelerator, or one of them by its number.
     device: str = "cpu"
     #: Whether `torchrun` started this process and others to do every run together.
@@ -130,6 +132,12 @@ def _workers(options: Options) -> AbstractContextManager[Crew]:
         return Launched(options.data_root, device=options.device)
     if options.executor == "local":
         return Workers(options.jobs, options.data_root, device=options.device)
+    if options.executor == "slurm":
+        from reweigh.bench.lab.executors.slurm import SlurmWorkers
+
+        return SlurmWorkers(
+            options.jobs, options.runs_dir, options.data_root, options=options.slurm, device=options.device
+        )
     from reweigh.bench.lab.executors.ray import RayWorkers
 
     return RayWorkers(options.jobs, options.data_root, address=options.address, device=options.device)

@@ -54,6 +54,8 @@ class Inquiry:
     smallest: bool | None = None
     base_lr: float = 1.0
     device: str | None = None
+    executor: Literal["local", "ray", "slurm"] = "local"
+    slurm: str = ""
     title: str = "Your training"
     #: Where seeds are splits of one data set: test rows over training rows.
     overlap: float = 0.0
@@ -104,7 +106,7 @@ def compare(inquiry: Inquiry, display: Display) -> Comparison:
     asking = _Asking(inquiry, question, display)
     ended: Ended = "finished"
     try:
-        with _crew(inquiry.jobs) as crew:
+        with _crew(inquiry) as crew:
             ended = asking.go(crew)
     except OutOfTimeError:
         ended = "time"
@@ -186,11 +188,12 @@ class _Asking:
                 raise TrainingError(refusal)
         if len(failures) == len(specs):
             raise TrainingError(f"every training failed, the first with:\n{failures[0].reason.strip()}")
-        first, second = (self._last(spec) for spec in specs if spec.label == plan.BASELINE)
-        if first is not None and first == second:
+        first, second = (self._scores(spec) for spec in specs if spec.label == plan.BASELINE)
+        if first and first == second:
             raise TrainingError(
-                f"seeds 0 and 1 give the same {self.inquiry.metric}, {first!r}: the training ignores `run.seed`, or "
-                "the score cannot move. Seed data order and initial parameters with it (torch.manual_seed(run.seed))."
+                f"seeds 0 and 1 give the same scores, {first[-1][self.inquiry.metric]!r} in {self.inquiry.metric}: the "
+                "training ignores `run.seed`. Seed the data order and the initial parameters with it, as in "
+                "torch.manual_seed(run.seed)."
             )
 
     def _refuse_equal_rows(self) -> None:
@@ -236,13 +239,17 @@ class _Asking:
         records = run.records() if run.done else []
         return [{key: value for key, value in record.items() if not key.startswith("run/")} for record in records]
 
-    def _last(self, spec: Spec) -> float | None:
-        run = Run(spec, self.inquiry.root)
-        return float(run.records()[-1][self.inquiry.metric]) if run.done else None
 
+def _crew(inquiry: Inquiry) -> AbstractContextManager[Crew]:
+    if inquiry.executor == "slurm":
+        from reweigh.bench.lab.executors.slurm import SlurmWorkers
 
-def _crew(jobs: int) -> AbstractContextManager[Crew]:
-    return Children(jobs) if jobs else Here()
+        return SlurmWorkers(inquiry.jobs, inquiry.root, options=inquiry.slurm)
+    if inquiry.executor == "ray":
+        from reweigh.bench.lab.executors.ray import RayWorkers
+
+        return RayWorkers(inquiry.jobs)
+    return Children(inquiry.jobs) if inquiry.jobs else Here()
 
 
 def _rows(methods: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -33,6 +33,8 @@ def compare(
     smallest: bool | None = None,
     lr: float = 1.0,
     device: str | None = None,
+    executor: Literal["local", "ray", "slurm"] = "local",
+    slurm: str = "",
     quiet: bool = False,
 ) -> Comparison:
     """Does re-weighting help in your training? Every method tuned alike and compared on paired seeds, with a verdict.
@@ -69,6 +71,9 @@ def compare(
         The learning rate that `{lr}` of a command stands for.
     device
         The device of `run.device`.
+    executor, slurm
+        Who does the trainings: processes of this machine, a Ray cluster, or Slurm, with what to ask it for, such as
+        `"partition=gpu,gpus_per_node=1"`. Clusters must share the folder.
     quiet
         Whether to print nothing.
 
@@ -121,6 +126,8 @@ def compare(
         smallest=smallest,
         base_lr=lr,
         device=device,
+        executor=executor,
+        slurm=slurm,
         overlap=overlap,
         title=name,
     )

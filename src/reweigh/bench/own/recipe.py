@@ -56,7 +56,9 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         )
     else:
         training = Training(method, seed, lr_factor=settings.lr, store=checkpoints, scale=scale, device=settings.device)
-        yield from _checked(settings, checkpoints, _scores(source.load(settings.source), training))
+        yield from _checked(
+            settings, checkpoints, _scores(source.load(settings.source, writer.directory.parent.parent), training)
+        )
         _check_use(training, tuned=settings.tuned)
         mean_weights = training.mean_weights()
     if mean_weights is not None:

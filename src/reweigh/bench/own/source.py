@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import pickle
 import shlex
 import sys
@@ -37,8 +38,8 @@ def of_function(function: TrainFunction, root: Path) -> tuple[str, str]:
         raise TypeError(f"`train` must be a function that takes the run, got {type(function).__name__}.")
     # What was made from data has a fingerprint that covers them.
     fingerprint = getattr(function, "fingerprint", None) or _digest("\n".join(_sources(function)))
-    path = root / "functions" / f"{fingerprint}.pickle"
-    source = f"{_FUNCTION}{path}"
+    path = _stored(root, fingerprint)
+    source = f"{_FUNCTION}{fingerprint}"
     _HERE[source] = function
     import cloudpickle
 
@@ -55,7 +56,8 @@ def of_file(text: str) -> tuple[str, str]:
     if not path.is_file():
         raise MissingFileError(f"there is no file {name}, named by {text!r}. Write it as path/to/file.py:function.")
     _load_file(path, function)  # a misspelt name is refused before anything runs
-    return f"{_FILE}{path}:{function}", _digest(path.read_bytes().decode(errors="replace"))
+    # Relative, so that neither a run's identity nor its page depends on where the home folder is.
+    return f"{_FILE}{os.path.relpath(path)}:{function}", _digest(path.read_bytes().decode(errors="replace"))
 
 
 def of_command(template: str) -> tuple[str, str]:
@@ -73,16 +75,20 @@ def command_of(source: str) -> str | None:
     return source.removeprefix(_COMMAND) if source.startswith(_COMMAND) else None
 
 
-def load(source: str) -> TrainFunction:
-    """The function behind a source."""
+def load(source: str, root: Path) -> TrainFunction:
+    """The function behind a source, for runs in the folder `root`."""
     if source in _HERE:
         return _HERE[source]
     if source.startswith(_FUNCTION):
-        stored = pickle.loads(Path(source.removeprefix(_FUNCTION)).read_bytes())
+        stored = pickle.loads(_stored(root, source.removeprefix(_FUNCTION)).read_bytes())
         sys.path += [folder for folder in stored["path"] if folder not in sys.path]
         return pickle.loads(stored["function"])
     path, _, function = source.removeprefix(_FILE).rpartition(":")
-    return _load_file(Path(path), function)
+    return _load_file(Path(path).resolve(), function)
+
+
+def _stored(root: Path, fingerprint: str) -> Path:
+    return root / "functions" / f"{fingerprint}.pickle"
 
 
 def _load_file(path: Path, name: str) -> TrainFunction:

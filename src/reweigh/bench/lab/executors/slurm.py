@@ -1,8 +1,8 @@
 """Runs on a Slurm cluster, by submitit: one job per group of runs, in an array as wide as it is allowed to be.
 
-Every node must see the folder of runs and the data under the same paths (a shared file system). A job that is preempted or
-runs into its time limit is put into the queue again and resumes from the run's checkpoint. A finished run is not done
-twice, because a job looks for `done` once it holds the run's lock.
+Every node must see the folder of runs and the data under the same paths (a shared file system). A job that is preempted
+or runs into its time limit is put into the queue again and resumes from the run's checkpoint. A finished run is not
+done twice, because a job looks for `done` once it holds the run's lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SlurmWorkers:
     options
         What submitit's `update_parameters` takes, such as `partition=gpu,timeout_min=240,gpus_per_node=1`.
     device
-        The device of a run, or None for the processor.
+        The device of a run.
     cluster
         `"slurm"`, or `"local"` for processes of this machine, which is how the tests run it.
     """
@@ -50,7 +50,7 @@ class SlurmWorkers:
         data_root: Path | None = None,
         *,
         options: str = "",
-        device: str | None = None,
+        device: str = "cpu",
         cluster: str = "slurm",
     ) -> None:
         submitit = _submitit()
@@ -61,7 +61,7 @@ class SlurmWorkers:
         try:
             self._executor: Any = submitit.AutoExecutor(folder=self._root / "slurm", cluster=cluster)
         except RuntimeError as error:
-            raise UserError(f"`--executor slurm` needs a machine from which jobs can be submitted ({error}).") from error
+            raise UserError(f"`--executor slurm` needs a machine from which jobs can be submitted: {error}.") from None
         given = {"timeout_min": 24 * 60, "name": "reweigh", **_options(options)}
         if cluster == "slurm":
             given["slurm_array_parallelism"] = self.jobs
@@ -109,7 +109,7 @@ class _Task:
     """One job: a group of runs. When Slurm ends it early, the same job goes into the queue again."""
 
     def __call__(
-        self, specs: Sequence[dict[str, Any]], root: str, data_root: str | None, device: str | None
+        self, specs: Sequence[dict[str, Any]], root: str, data_root: str | None, device: str
     ) -> list[tuple[dict[str, Any], str]] | None:
         if data_root is not None:
             os.environ["REWEIGH_DATA"] = data_root
