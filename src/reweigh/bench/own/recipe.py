@@ -56,9 +56,8 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
         )
     else:
         training = Training(method, seed, lr_factor=settings.lr, store=checkpoints, scale=scale, device=settings.device)
-        yield from _checked(
-            settings, checkpoints, _scores(source.load(settings.source, writer.directory.parent.parent), training)
-        )
+        function = source.load(settings.source, writer.directory.parent.parent)
+        yield from _checked(settings, checkpoints, _scores(function, training))
         _check_use(training, tuned=settings.tuned)
         mean_weights = training.mean_weights()
     if mean_weights is not None:
