@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dataclasses
 import errno
 import io
 import json
@@ -23,8 +24,10 @@ from children import moments, started
 
 from reweigh.bench.cli import stops
 from reweigh.bench.cli.main import run_command
+from reweigh.bench.lab import questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import work
+from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import load_runs
 from reweigh.bench.lab.table import Column, Table
 
@@ -134,8 +137,11 @@ def test_a_finished_experiment_on_a_read_only_disk_is_reported(tmp_path, monkeyp
     monkeypatch.setattr(recipes, "load", lambda name: known)
     runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for run in (tiny.run(runs, text, seed) for text in ("mean", "rgd") for seed in range(2)):
+    begun = [tiny.run(runs, text, seed) for text in ("mean", "rgd") for seed in range(2)]
+    for run in begun:
         assert work([run.spec.as_dict()], str(runs)) == []
+    settings = dataclasses.asdict(tiny.Settings())
+    questions.store(runs, Question(recipe="tiny", table=table, settings=settings), [run.spec for run in begun])
     with read_only(runs):
         assert run_command(["report", str(runs)]) == 0
         text = capsys.readouterr().out

@@ -106,7 +106,9 @@ def test_the_frozen_part_and_the_rest_are_the_whole(tmp_path, monkeypatch):
     tail = _domains.network(name, (192, 2, 2), 2, 0, dropout=0.0, options={}).eval()
     with torch.no_grad():
         assert torch.allclose(tail.embed(torch.from_numpy(kept)), whole.embed(x), atol=1e-4)
-    assert [layer.shape[1] for layer in tail.layers(torch.from_numpy(kept))] == [320, 1280, 1280]
+    layers, features = tail.layers(torch.from_numpy(kept))
+    assert [layer.shape[1] for layer in layers] == [320, 1280]
+    assert features.shape == (5, 1280)
     wide = _domains.network(name, (192, 2, 2), 2, 1, dropout=0.0, options={})
     assert next(wide.parameters()).shape[1] == 193
     assert next(tail.parameters()).shape[1] == 192  # the copy was widened, and not what it is a copy of

@@ -208,8 +208,8 @@ def runs(tmp_path_factory):
     return folder
 
 
-def figures(folder):
-    (results,) = results_of(folder, "meta")
+def figures(folder, recipe="meta"):
+    (results,) = results_of(folder, recipe)
     return results, {figure.title: figure for figure in results.extra}
 
 
@@ -269,7 +269,7 @@ def test_runs_on_different_pools_are_not_compared(tmp_path, monkeypatch):
 def test_losses_are_read_from_the_other_end(tmp_path):
     for text in ("mean", "rgd"):
         run("sinusoid", tmp_path, text)
-    results, found = figures(tmp_path)
+    results, found = figures(tmp_path, "sinusoid")
     assert list(found) == ["Worst shares of the pool", "On identical tasks", "All tasks, from worst to best"]
     scores = next(iter(results.columns[0].rows["mean"].outcomes.values())).run.array("task_scores")
     table = ElementTree.fromstring(found["Worst shares of the pool"].markup)
