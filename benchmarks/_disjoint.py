@@ -79,16 +79,12 @@ def table(name: str) -> tuple[Array, Array]:
 
 
 def data_sets(name: str, rows: int, sets: int, *, rounds: int, nested: int) -> Iterator[Tested]:
-    """So many data sets of a table, tested. A table that is used up is dealt anew: within a deal no row is shared."""
+    """At most so many disjoint data sets of a table, tested."""
     x, y = table(name)
-    rng = np.random.default_rng(1)
-    order = rng.permutation(len(y))
+    order = np.random.default_rng(1).permutation(len(y))
     pool, rest = order[:POOL], order[POOL:]
-    in_a_deal = len(rest) // rows
-    for number in range(sets):
-        if number and number % in_a_deal == 0:
-            rest = rng.permutation(rest)
-        own = rest[number % in_a_deal * rows :][:rows]
+    for number in range(min(sets, len(rest) // rows)):
+        own = rest[number * rows : (number + 1) * rows]
         yield tested(x[own], y[own], x[pool], y[pool], number, rounds=rounds, nested=nested)
 
 
