@@ -28,7 +28,7 @@ def bench():
 
 @pytest.fixture(scope="module")
 def sets(bench):
-    return list(bench._disjoint.data_sets("synthetic", 300, 3, rounds=4, nested=2))
+    return list(bench._disjoint.data_sets("synthetic", 300, 3, rounds=8, nested=2))
 
 
 def test_many_logistic_regressions_are_scikit_learns(bench):
