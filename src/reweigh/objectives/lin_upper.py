@@ -51,7 +51,7 @@ class LinUpper(Objective):
     >>> import numpy as np
     >>> weights = LinUpper().weigh(np.array([0.0, 1.0, 3.0, 4.0]), ()).weights
     >>> print(weights.round(3))  # the scaled losses are 0, 0.5, 1 and 1
-    [0.46  0.758 1.251 1.531]
+    [0.495 0.816 1.345 1.345]
 
     Notes
     -----
