@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -13,70 +12,36 @@ from rich.progress import Progress
 from rich.table import Table as Shown
 
 from reweigh.bench.cli.stops import INTERRUPTED
-from reweigh.bench.compare import files, folder, hardest, model_card, request, shared
-from reweigh.bench.compare.actions import Decision
-from reweigh.bench.compare.answer import Answer, caveats
+from reweigh.bench.compare import answering, hardest, model_card
+from reweigh.bench.compare.answer import Answer
+from reweigh.bench.compare.files import Files
 from reweigh.bench.compare.model import STANDARD_OUTPUT, write_predictions
-from reweigh.bench.compare.problem import Problem, load
+from reweigh.bench.compare.problem import Problem
 from reweigh.bench.compare.request import Request
-from reweigh.bench.compare.search import SearchOutcome, search
-from reweigh.bench.errors import UserError
+from reweigh.bench.compare.search import SearchOutcome
 from reweigh.bench.lab.display import RunDisplay
-from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
 from reweigh.bench.tables import Schema
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.device import Precision
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 #: Columns that are shown one by one before a comparison starts.
 _COLUMNS = 15
 _COLOURS = {"decided": "green", "leading": "cyan", "undecided": "yellow"}
 
 
-def seconds(text: str) -> float:
-    """A budget such as `90s`, `2m` or `1h` in seconds; a bare number is seconds.
-
-    Examples
-    --------
-    >>> seconds("2m"), seconds("1.5h"), seconds("90")
-    (120.0, 5400.0, 90.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    if match is None or not float(match[1]):
-        raise UserError(f"`--budget` must be a time such as 90s, 2m or 1h, got {text!r}.")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
 def compare(given: Request, console: Console) -> int:
     """Answer the question, write the report, the hardest rows and the model; returns the exit code."""
-    problem = load(given.question)
-    question = request.question(given, problem)
-    table = question.table
-    root = given.folder(table.metric)
-    root.mkdir(parents=True, exist_ok=True)
-    _describe(console, problem, table)
-
-    def on_stage(outcome: SearchOutcome) -> tuple[Results, Decision | None]:
-        results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
-        if answer is None:
-            return results, None
-        console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
-        return results, answer.decision
-
-    with RunDisplay(console, table.metric) as display:
-        outcome = search(
-            question,
-            root,
-            jobs=given.jobs,
-            budget=given.budget,
-            display=display,
-            on_stage=on_stage,
-            device=given.device,
+    prepared = answering.prepare(given)
+    _describe(console, prepared.problem, prepared.table)
+    with RunDisplay(console, prepared.table.metric) as display:
+        searched = answering.run(
+            prepared,
+            display,
+            lambda answer: console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False),
         )
-    shared.remove(root)
-    results, answer = folder.save(root, table, outcome, problem, jobs=given.jobs)
+    outcome, answer = searched.outcome, searched.answer
     for (column, label), reason in outcome.failed.items():
         console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)
     if answer is None:
@@ -86,21 +51,10 @@ def compare(given: Request, console: Console) -> int:
             style="yellow",
         )
         return INTERRUPTED if outcome.ended == "interrupted" else 1
-    warnings = caveats(answer, table, outcome)
-    devices.use(given.device)  # the model to keep is trained in this process
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("writing the report and the model", total=1.0)
-        written = files.write(
-            root,
-            problem,
-            table,
-            outcome,
-            results,
-            answer,
-            warnings,
-            progress=lambda share: progress.update(bar, completed=share),
-        )
-    _print(console, answer, warnings, outcome)
+        written = answering.write(searched, progress=lambda share: progress.update(bar, completed=share))
+    _print(console, answer, searched.warnings, outcome)
     _print_files(console, written)
     return INTERRUPTED if outcome.ended == "interrupted" else 0
 
@@ -169,7 +123,7 @@ def _print(console: Console, answer: Answer, warnings: Sequence[str], outcome: S
     )
 
 
-def _print_files(console: Console, written: files.Files) -> None:
+def _print_files(console: Console, written: Files) -> None:
     if caution := hardest.caution(written.ranking):
         console.print(caution, highlight=False)
     hard, suspected = (len(written.ranking.of_kind(kind)) for kind in ("hard", "suspected label error"))

@@ -22,6 +22,7 @@ from reweigh.bench.cli.console import SafeConsole
 from reweigh.bench.cli.devices import Precision
 from reweigh.bench.cli.wrong_calls import check_folder, check_methods, message_for_user, write_details
 from reweigh.bench.errors import MissingFileError, UserError
+from reweigh.bench.lab.budget import seconds
 
 app = SubcommandApp()
 #: The exit code of a bug, as in sysexits.h.
@@ -306,7 +307,7 @@ def compare_command(
         models=model,
         methods=method,
         metric=metric,
-        budget=compare.seconds(budget),
+        budget=seconds(budget),
         jobs=devices.processes(jobs, place),
         runs_dir=runs_dir,
         device=place,

@@ -12,7 +12,7 @@ from rich.console import Console
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab.budget import seconds
 from reweigh.bench.lab.display import RunDisplay
-from reweigh.bench.own import ask, estimator, script, source
+from reweigh.bench.own import ask, data, estimator, script, source
 from reweigh.bench.own.ask import Inquiry
 from reweigh.bench.own.result import Comparison
 
@@ -22,7 +22,8 @@ def compare(
     X: Any = None,
     y: Any = None,
     *,
-    methods: Sequence[str] = ("rgd",),
+    methods: Sequence[str] = (),
+    target: str = "",
     metric: str = "",
     select: str = "",
     seeds: int = 10,
@@ -36,6 +37,7 @@ def compare(
     executor: Literal["local", "ray", "slurm"] = "local",
     slurm: str = "",
     quiet: bool = False,
+    **options: Any,
 ) -> Comparison:
     """Does re-weighting help in your training? Every method tuned alike and compared on paired seeds, with a verdict.
 
@@ -50,7 +52,11 @@ def compare(
     X, y
         The rows and the target of an estimator.
     methods
-        What to compare with plain training; the first is the comparison that is declared beforehand.
+        What to compare with plain training; the first is the comparison that is declared beforehand. For a training
+        `["rgd"]` if not given, for data what the command compares.
+    target
+        The column to predict, where `subject` is a file, a folder, the name of a table, or a frame; the rest is then
+        as in `reweigh compare`, and `budget` is two minutes if not given.
     metric
         The test score to judge by, such as `"test/accuracy"`.
     select
@@ -76,6 +82,8 @@ def compare(
         `"partition=gpu,gpus_per_node=1"`. Clusters must share the folder.
     quiet
         Whether to print nothing.
+    **options
+        On data: `models`, `task`, `categorical`, `drop`, `group`, `time`, `test`, `image_size`.
 
     Returns
     -------
@@ -94,6 +102,16 @@ def compare(
     >>> [name for name in result.table()["method"]]
     ['mean', 'rgd', 'rgd, mean weight one']
     """
+    if target or (not callable(subject) and not estimator.is_estimator(subject) and data.is_data(subject)):
+        limit = {} if budget == math.inf else {"budget": seconds(budget)}
+        return data.compare_data(
+            subject, target=target, methods=methods, metric=metric, out=out, jobs=jobs, device=device, quiet=quiet,
+            **limit, **options,
+        )  # fmt: skip
+    if options:
+        raise TypeError(
+            f"`reweigh.compare` of a training takes no {next(iter(options))!r}: that is an option for data."
+        )
     overlap = 0.0
     if estimator.is_estimator(subject):
         if X is None or y is None:
@@ -115,7 +133,7 @@ def compare(
     inquiry = Inquiry(
         source=origin,
         fingerprint=fingerprint,
-        methods=tuple(methods),
+        methods=tuple(methods) or ("rgd",),
         metric=metric,
         select=select,
         root=root,

@@ -45,6 +45,8 @@ class Comparison:
         Trainings that raised, with the reason.
     findings
         What stands out about the weights of the primary method.
+    report, recommended, model
+        Of a comparison on data: its page, the row to use, and the folder of the trained model that was kept.
     """
 
     results: Results
@@ -52,6 +54,9 @@ class Comparison:
     ended: str = "finished"
     failures: Sequence[Failure] = ()
     findings: Sequence[str] = field(default=())
+    report: Path | None = None
+    recommended: str = ""
+    model: Path | None = None
 
     @property
     def verdict(self) -> str:
@@ -73,7 +78,12 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """The text of the method to use: the best of those shown to be better than plain training, or `mean`."""
+        """The text of the method to use: the best of those shown to be better than plain training, or `mean`.
+
+        On data it is the row that the verdict recommends.
+        """
+        if self.recommended:
+            return self.recommended
         column = self.results.columns[0] if self.results.columns else None
         smallest = self.results.table.smallest
         better = [
@@ -88,8 +98,8 @@ class Comparison:
 
     @property
     def page(self) -> Path:
-        """The report page, written anew from the runs."""
-        return write([self.results], self.root / "report.html")
+        """The report page."""
+        return self.report or write([self.results], self.root / "report.html")
 
     def table(self) -> polars.DataFrame:
         """One row per method: mean and standard deviation over seeds, and the difference to plain training."""
