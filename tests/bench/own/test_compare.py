@@ -144,6 +144,15 @@ def test_one_training_that_raises_is_reported_and_the_others_go_on(tmp_path):
     assert {row["method"]: row["seeds"] for row in result.table().to_dicts()}["term"] == 2
 
 
+def test_scores_that_do_not_repeat_are_compared_all_the_same(tmp_path):
+    first = compared(trainings.nondeterministic, tmp_path / "first")
+    again = compared(trainings.nondeterministic, tmp_path / "first")  # what is done is not done again
+    other = compared(trainings.nondeterministic, tmp_path / "other")
+    assert first.table().equals(again.table())
+    assert not first.table().equals(other.table())
+    assert first.table()["mean"].to_list() == pytest.approx(other.table()["mean"].to_list(), abs=2e-3)
+
+
 def test_changed_code_is_another_training(tmp_path):
     def first(run):
         return {"a": 1.0}
