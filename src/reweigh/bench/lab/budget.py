@@ -19,5 +19,5 @@ def seconds(text: str | float) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(text).strip().lower())
     if match is None or not float(match[1]):
-        raise UserError(f"a budget must be a time such as 90s, 2m, 1h or 120 (seconds), got {text!r}.")
+        raise UserError(f"a budget must be a time such as 90s, 2m or 1h, or a number of seconds, got {text!r}.")
     return float(match[1]) * _UNITS[match[2]]
