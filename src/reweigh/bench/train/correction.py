@@ -32,7 +32,8 @@ def corrected(
     model
         The model, for corrections that look at its last layer.
     """
-    correction = fitted(task, post, outputs["val"], scale=scale, model=model)
+    # A training that was refitted on all rows has none left to fit a correction on, and no method with one.
+    correction = None if post is None else fitted(task, post, outputs["val"], scale=scale, model=model)
     if correction is None:
         return dict(outputs)
     return {part: torch.from_numpy(correction(_logits(own, scale))) for part, own in outputs.items()}
