@@ -251,7 +251,7 @@ def test_budgets(text, expected):
 
 @pytest.mark.parametrize("text", ["0s", "-3m", "0", "1w", ""])
 def test_wrong_budgets(text):
-    with pytest.raises(ValueError, match="--budget"):
+    with pytest.raises(ValueError, match="a budget must be a time"):
         seconds(text)
 
 
