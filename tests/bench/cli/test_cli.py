@@ -218,8 +218,9 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(capsys, tmp_path, monkeypat
     assert code == 0
     shown = said(capsys)
     assert "term:t=2" in shown
-    # Two methods with four trials each, then both on three seeds. TERM's weights have mean one: nothing to control.
-    assert "8 to tune, 6 to compare" in shown
+    # Four rates, for TERM with four tilts each, on three seeds, then both methods on three seeds. TERM's weights have
+    # mean one: nothing to control.
+    assert "60 to tune, 6 to compare" in shown
     assert "0 scale controls" in shown
     assert not list(tmp_path.iterdir())
 

@@ -47,7 +47,7 @@ def test_a_table_gets_an_answer_a_report_the_hardest_rows_and_a_model(table, tmp
     shown = said(capsys)
     assert "200 rows, binary of 2 classes" in shown
     assert "declared beforehand: rgd against mean" in shown
-    assert "tuning, 5 trials of each method" in shown
+    assert "tuning over 3 learning rates" in shown
     assert "balanced accuracy" in shown
     (root,) = (tmp_path / "runs").iterdir()
     assert {"report.html", "hardest.csv", "answer.json", "compare.json", "model", "compare"} <= {

@@ -29,7 +29,6 @@ def question(columns=("mlp",), methods=METHODS):
         metric="test/accuracy",
         metric_name="accuracy",
         select="val/accuracy",
-        last_epoch=True,
         overlap=1 / 3,
     )
     return plan.Question(recipe="compare", table=table, settings={"lr": 0.1, "base": ""})
@@ -120,7 +119,7 @@ def test_written_methods_come_first_then_tuning_then_rounds_until_there_are_enou
     found, stages = go(world, tmp_path, 10_000)
     assert [title for title in world.stages if "control" not in title and "corrections" not in title][:4] == [
         "as written, 5 splits",
-        "tuning, 5 trials of each method",
+        "tuning over 3 learning rates",
         "tuned, splits 1 to 5",
         "tuned, splits 6 to 10",
     ]
@@ -140,29 +139,31 @@ def test_plain_training_comes_first_and_corrections_take_no_training(monkeypatch
     assert world.now == sum(not spec.settings["base"] for spec in world.done)
 
 
-def test_every_method_has_the_same_trials_on_splits_of_their_own(monkeypatch, tmp_path):
+def test_every_method_is_tuned_over_the_same_rates_on_splits_of_their_own(monkeypatch, tmp_path):
     found, _ = go(World(monkeypatch, **OPEN), tmp_path, 10_000)
-    trained = [label for label in METHODS if label != "mean+prior"]
-    counts = {label: sum(run.spec.label == label for run in found.tuning) for label in METHODS}
-    assert counts == {"mean+prior": 0, **dict.fromkeys(trained, 5 * 3)}
+    for label, settings in (("mean", 1), ("mean+prior", 0), ("rgd", 3), ("focal", 3)):
+        trials = [run.spec for run in found.tuning if run.spec.label == label]
+        assert len(trials) == 3 * settings * 3, label
+        assert {round(spec.settings["lr"], 3) for spec in trials} == ({0.05, 0.1, 0.15} if settings else set())
+        assert {spec.seed - plan.TUNING_SEED for spec in trials} == ({0, 5, 10} if settings else set())
     assert not {run.spec.seed for run in found.tuning} & set(range(searching.MOST))
 
 
 def test_ties_of_trials_go_to_the_lower_log_loss(monkeypatch, tmp_path):
     world = World(monkeypatch, **OPEN)
-    # All rates are equal in accuracy; three quarters of the rate has the lower loss.
-    world.validation = lambda rate: (0.5, 0.9 if math.isclose(rate, 0.075) else 1.0)
+    # All rates are equal in accuracy; one and a half times the rate has the lower loss.
+    world.validation = lambda rate: (0.5, 0.9 if math.isclose(rate, 0.15) else 1.0)
     found, _ = go(world, tmp_path, 10_000)
     assert found.tuned
-    assert {round(run.spec.settings["lr"], 6) for run in found.runs if run.spec.label == "mean"} == {0.075}
+    assert {round(run.spec.settings["lr"], 6) for run in found.runs if run.spec.label == "mean"} == {0.15}
 
 
 def test_little_time_leaves_the_methods_as_written_and_adds_splits(monkeypatch, tmp_path):
     world = World(monkeypatch, **OPEN)
-    # A round of three trained rows takes 15; tuning would take 45.
+    # A round of three trained rows takes 15; tuning would take 63.
     found, _ = go(world, tmp_path, 50.0)
     assert not found.tuned
-    assert found.trials == 0
+    assert found.rates == 0
     assert found.ended == "time"
     assert splits_of(found, "mean") == set(range(15))
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
@@ -179,10 +180,10 @@ def test_the_end_of_time_in_the_middle_of_a_round_keeps_what_has_finished(monkey
 def test_tuned_rows_are_never_compared_with_untuned_ones(monkeypatch, tmp_path):
     monkeypatch.setattr(searching, "_TUNING_SHARE", 10.0)
     world = World(monkeypatch, **OPEN)
-    found, _ = go(world, tmp_path, 15 + 45 + 1.5)  # one split of plain training is tuned, which no interval is made of
+    found, _ = go(world, tmp_path, 15 + 63 + 1.5)  # one split of plain training is tuned, which no interval is made of
     assert not found.tuned
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
-    more, _ = go(world, tmp_path, 15 + 45 + 7.5)
+    more, _ = go(world, tmp_path, 15 + 63 + 7.5)
     assert more.tuned
     assert {run.spec.settings["lr"] for run in more.runs} == {0.05}
 

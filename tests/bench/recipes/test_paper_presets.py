@@ -140,7 +140,7 @@ def test_rows_are_chosen_on_held_out_images_and_refitted_on_all(recipe):
     everything = (*reported, *plan.scale_controls(asked, reported))
     assert {s.settings["validation"] for s in everything if method(s.method).post is None} == {0.0}
     assert {s.settings["validation"] for s in everything if method(s.method).post is not None} <= {0.2}
-    assert "then validation = 0, last epoch" in asked.table.rule
+    assert asked.table.rule == "at the last epoch, trained again with validation = 0 after tuning"
 
 
 def test_choosing_costs_the_rare_classes_nothing():

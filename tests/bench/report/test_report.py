@@ -21,6 +21,7 @@ from rich.console import Console
 from scipy import stats as scipy_stats
 from synthetic_runs import GAINS, make_recipe, make_runs, make_table, store_question, value, write_run
 
+import reweigh
 from reweigh.bench import report
 from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
@@ -29,6 +30,7 @@ from reweigh.bench.lab.runs import Run, Spec, load_runs
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.report import numbers, svg, weights
 from reweigh.bench.report.last_epoch import last_epoch
+from reweigh.bench.report.tuning import edges
 from reweigh.bench.report.verdict import sentences, verdict
 
 EVIL = '<script>alert("x")</script>&\'`"'
@@ -165,6 +167,26 @@ def test_no_evidence_is_kept_for_designs_that_could_have_seen_the_gain(found: li
     assert missed.text.startswith("Undecided whether rgd and plain training differ in accuracy on the test set: ")
     assert missed.conclusion == "undecided"
     assert missed.beside.startswith("The interval excludes it; the chance to see it was 0.")
+
+
+def test_rgd_tuned_to_plain_trainings_rate_is_shown_at_that_rate(found: list[Results], page: str):
+    column = found[0].columns[0]
+    assert column.rows["rgd"].lr == column.rows["mean"].lr
+    assert column.rows[plan.AT_PLAIN_RATE].values == column.rows["rgd"].values
+    assert "rgd, plain training's rate" in words(page)
+
+
+def test_a_choice_at_an_edge_of_the_grid_is_told(tmp_path: Path, monkeypatch):
+    table = make_table(trials=3, methods=("mean", "rgd"))
+    monkeypatch.setattr(recipes, "names", lambda: ["made_up"])
+    monkeypatch.setattr(recipes, "load", lambda name: make_recipe(table))
+    make_runs(tmp_path, table, seeds=2)
+    (results,) = collect(tmp_path)
+    # Validation is best at the baseline's rate, in the middle; which tau it chooses is in the row.
+    tau = reweigh.method(results.columns[0].rows["rgd"].method).objective.tau
+    expected = {1.0: "smallest tau (1)", 9.0: "largest tau (9)"}
+    assert tau in expected, "else the test needs other scores"
+    assert edges(results) == [f"{column.name}: rgd with the {expected[tau]}." for column in results.columns]
 
 
 def test_declared_comparisons_and_other_rows_are_two_families_and_controls_are_in_neither(found: list[Results]):
@@ -597,7 +619,7 @@ def test_a_class_that_a_test_part_lacks_does_not_count_as_missed(tmp_path: Path,
 def test_provenance_prefers_what_runs_recorded(found: list[Results], tmp_path: Path):
     text = words(page_of(found, tmp_path))
     assert "as of this page; the runs recorded none" in text
-    assert "100 finished, 40 of them for tuning" in text
+    assert "88 finished, 28 of them for tuning" in text
     assert "2023-11-14 22:13 UTC" in text
     recorded = {"versions": {"python": "3.99"}, "commit": "abc", "machine": "an abacus"}
     known = replace(found[0], provenance={**found[0].provenance, "recorded": True, "environments": [recorded]})
@@ -613,7 +635,7 @@ def test_markdown_latex_and_csv_agree(found: list[Results]):
     lines = list(csv.DictReader(io.StringIO(report.tables(found, "csv"))))
     markdown = report.tables(found, "markdown")
     latex = report.tables(found, "latex")
-    assert len(lines) == 2 * 6
+    assert len(lines) == 2 * 7
     table = {}
     for line in markdown.splitlines():
         if line.startswith("| ") and "---" not in line:
@@ -624,7 +646,7 @@ def test_markdown_latex_and_csv_agree(found: list[Results]):
         if line.startswith(r"\texttt"):
             label, *columns = line.removesuffix(r" \\").split(" & ")
             rows[label] = columns
-    assert len(rows) == 6
+    assert len(rows) == 7
     for line in lines:
         column = ["imbalance 100", "imbalance 10"].index(line["column"])
         expected = [100 * float(line["mean"]), 100 * float(line["sd"])]

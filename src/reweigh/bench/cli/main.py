@@ -116,8 +116,9 @@ def run(
             It is a setting of the run.
         compile: Compile the model with torch.compile. It pays for long trainings of larger models on an accelerator; it
             does not for trainings of a minute, which is what compiling takes. It is a setting of the run.
-        tune: Tuning trials of each method: a number, none, or grid for 25; optuna, or optuna:20 for 20 trials, lets
-            Optuna propose them and stop hopeless ones.
+        tune: Learning rates to tune every method over, crossed with as many settings of its hyper-parameters: a
+            number, none, or grid for 5; optuna, or optuna:20 for 20 trials, lets Optuna propose trials and stop
+            hopeless ones.
         data_root: Folder with official data files; REWEIGH_DATA does the same.
         runs_dir: Where runs are kept.
         dry_run: Show what would be run, and stop.
@@ -211,7 +212,7 @@ def compare_command(
     script: str = "",
     select: str = "",
     seeds: int = 10,
-    tune: str = "5",
+    tune: str = "3",
     lr: float = 1.0,
     jobs: int | None = None,
     device: str = "cpu",
@@ -220,7 +221,7 @@ def compare_command(
 ) -> int:
     """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
 
-    Every method is run as written first, then tuned on validation data with the same number of trials for each, then
+    Every method is run as written first, then tuned on validation data over the same learning rates, then
     compared on more and more splits until the time is over. The same command resumes where it stopped.
 
     For example:
@@ -256,7 +257,8 @@ def compare_command(
             REWEIGH_METHOD is set; it prints its scores as JSON Lines.
         select: For your own training: the validation score that chooses settings and epochs.
         seeds: For your own training: paired seeds of every method.
-        tune: For your own training: trials of every method, or none.
+        tune: For your own training: learning rates to tune every method over, crossed with as many settings of its
+            hyper-parameters, or none.
         lr: For a script: the learning rate that {lr} stands for.
         jobs: Processes at once; if not given, one per core, or one per accelerator where these train.
         device: Where to train: auto takes an accelerator where there is one and prints which; cpu; cuda, cuda:1, mps
@@ -497,7 +499,7 @@ def _trials(text: str | None) -> int | None:
     if text is None or text == "optuna":
         return None
     text = text.removeprefix("optuna:")
-    named = {"none": 1, "grid": 25}
+    named = {"none": 1, "grid": 5}
     if text in named:
         return named[text]
     if not text.isdigit() or int(text) < 1:

@@ -44,7 +44,7 @@ def save(
         "runs": [run.spec.id for run in outcome.runs],
         "tuning": [run.spec.id for run in outcome.tuning],
         "tuned": outcome.tuned,
-        "trials": outcome.trials,
+        "learning_rates_tuned": outcome.rates,
         "ended": outcome.ended,
         "dropped": {f"{column}: {label}": splits for (column, label), splits in outcome.dropped.items()},
         "failed": {f"{column}: {label}": reason for (column, label), reason in outcome.failed.items()},

@@ -29,8 +29,9 @@ from reweigh.method import method
 
 #: Splits of a round, and where more say little.
 ROUND, MOST = FOLDS, 6 * FOLDS
-#: Tuning trials of every method, and the splits of its own that each is tried on; none leaves the methods as written.
-TRIALS, TUNING_SPLITS = 5, 3
+#: Learning rates that every method is tuned over, crossed with as many settings of its own; none leaves the methods as
+#: written.
+RATES = 3
 #: The largest share of the time left that tuning may take.
 _TUNING_SHARE = 0.35
 #: Rounds after which a search may end early; `row_scores.stops_below` is what a look may spend.
@@ -49,7 +50,7 @@ class SearchOutcome:
     runs: list[Run] = field(default_factory=list[Run])
     tuning: list[Run] = field(default_factory=list[Run])
     tuned: bool = False
-    trials: int = 0
+    rates: int = 0
     failed: dict[Key, str] = field(default_factory=dict[Key, str])
     #: Rows that could no longer win, and after how many splits that was seen.
     dropped: dict[Key, int] = field(default_factory=dict[Key, int])
@@ -135,9 +136,9 @@ class _Search:
         self._judge(on_stage)
         splits = ROUND
         if self._tuning_fits():
-            self.outcome.trials = TRIALS
+            self.outcome.rates = RATES
             self.tuning = self._tuning_specs()
-            self._execute(workers, self.tuning, f"tuning, {TRIALS} trials of each method")
+            self._execute(workers, self.tuning, f"tuning over {RATES} learning rates")
             chosen, specs, splits = self._choose(chosen), self.tuned, 0
         while splits < MOST:
             new = range(splits, min(splits + ROUND, MOST))
@@ -263,12 +264,12 @@ class _Search:
 
     def _tuning_specs(self) -> list[Spec]:
         """Every row's trials on some splits of their own; corrections follow the row they correct."""
-        question = dataclasses.replace(self.question, table=dataclasses.replace(self.question.table, trials=TRIALS))
+        question = dataclasses.replace(self.question, table=dataclasses.replace(self.question.table, trials=RATES))
         left_out = {*self.outcome.failed, *self.outcome.dropped, *self.derived}
         specs = [s for s in plan.tuning(question) if (s.column, s.label) not in left_out]
         # The first split of other rounds than the comparison's: tuning never tests.
-        seeds = [plan.TUNING_SEED + FOLDS * i for i in range(TUNING_SPLITS)]
-        return [dataclasses.replace(s, seed=seed) for s in specs for seed in seeds]
+        first = plan.TUNING_SEED
+        return [dataclasses.replace(s, seed=first + FOLDS * (s.seed - first)) for s in specs]
 
     def _choose(self, written: Mapping[Key, Trial]) -> dict[Key, Trial]:
         """The best trial of each row on validation rows, on average over its splits; ties go to the lower log-loss."""
@@ -283,8 +284,9 @@ class _Search:
                 own = trials.setdefault((spec.column, spec.label), {}).setdefault(trial, [])
                 own.append((-score if table.smallest else score, -float(record.get("val/loss", 0.0))))
         chosen = dict(written)
+        splits = len({spec.seed for spec in self.tuning})
         for key, tried in trials.items():
-            means = {t: np.mean(values, axis=0).tolist() for t, values in tried.items() if len(values) == TUNING_SPLITS}
+            means = {t: np.mean(values, axis=0).tolist() for t, values in tried.items() if len(values) == splits}
             finite = {trial: mean for trial, mean in means.items() if np.isfinite(mean).all()}
             if finite:
                 chosen[key] = max(finite, key=lambda trial: (round(finite[trial][0], 9), finite[trial][1]))

@@ -1,14 +1,15 @@
 """From a question to a list of runs: tuning first, then the paired comparison, then its scale controls.
 
-Every method gets the same number of tuning trials, on one seed that the comparison does not use, judged on
-validation data. Two controls always run beside re-weighting: plain training whose loss is multiplied, step by step, by
-the mean weight that re-weighting recorded; and re-weighting with weights normalised to mean one, at plain training's
-learning rate. Both ask whether a gain is more than a larger step.
+Every method is tuned over the same learning rates, crossed with the values of its own hyper-parameters, on seeds that
+the comparison does not use; the best mean over these seeds on validation data is chosen. Controls run beside
+re-weighting: plain training whose loss is multiplied, step by step, by the mean weight that re-weighting recorded;
+re-weighting with weights normalised to mean one, at plain training's learning rate; and re-weighting as it is at that
+rate. They ask whether a gain is more than a larger step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from reweigh.method import Method, method
 BASELINE = "mean"
 SCALED_BASELINE = "mean × mean weight of rgd"
 NORMALISED = "rgd, mean weight one"
+AT_PLAIN_RATE = "rgd, plain training's rate"
 #: Rows that explain a gain: nobody would train with them for their own sake.
-CONTROLS = (NORMALISED, SCALED_BASELINE)
-#: Seeds of the comparison count from zero; tuning uses one far from them.
+CONTROLS = (NORMALISED, SCALED_BASELINE, AT_PLAIN_RATE)
+#: Seeds of the comparison count from zero; tuning uses some far from them.
 TUNING_SEED = 10_000
-#: The paper's multipliers of the baseline's learning rate; the first is the baseline's own.
-RATE_MULTIPLIERS = (1.0, 0.75, 0.5, 1.25, 1.5)
+#: The paper's multipliers of the baseline's learning rate. The first is the baseline's own, and any number of them from
+#: three on has smaller and larger ones.
+RATE_MULTIPLIERS = (1.0, 1.5, 0.5, 1.25, 0.75)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +89,45 @@ def draws(text: str, lr: float, count: int, *, as_written: bool = False) -> list
 
 
 def trials(text: str, lr: float, count: int, *, as_written: bool = False) -> list[Trial]:
-    """`count` candidates for a method: its search space and the learning rate, spread as a Latin square.
+    """The candidates of a method: `count` learning rates, each with up to `count` settings of its hyper-parameters.
 
-    The first candidate is the method as written at the baseline's rate. Each further one moves every
-    hyper-parameter at once, so that few trials still see all values of each. With `as_written` only the rate moves.
+    The rates are the same for every method. The first candidate is the method as written at the baseline's rate, and
+    without hyper-parameters to search, or with `as_written`, the rates are all there is to try.
     """
     base = method(text)
-    axes = {**({} if as_written else search_axes(base)), "": _rates(count)}
-    longest = max(len(values) for values in axes.values())
-    candidates: dict[Trial, None] = {}
-    for i in range(longest * longest * count):
+    settings = _settings({} if as_written else search_axes(base), count)
+    return [Trial(method=str(with_values(base, values)), lr=lr * rate) for values in settings for rate in _rates(count)]
+
+
+def _settings(axes: Mapping[str, tuple[Any, ...]], count: int) -> list[dict[str, Any]]:
+    """At most `count` settings of some hyper-parameters, those as written first.
+
+    Each further one moves all of them at once, so that few settings still see many values of each.
+    """
+    spread = {name: _spread(values) for name, values in axes.items()}
+    longest = max((len(values) for values in spread.values()), default=1)
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for i in range(longest * longest):
         # One axis more is shifted by one more for each full turn, so that combinations repeat late.
         turn = i // longest
-        chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(axes.items())}
-        rate = chosen.pop("")
-        candidates[Trial(method=str(with_values(base, chosen)), lr=lr * rate)] = None
-        if len(candidates) == count:
+        chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(spread.items())}
+        found.setdefault(tuple(map(repr, chosen.values())), chosen)
+        if len(found) == count:
             break
-    return list(candidates)
+    return list(found.values())
+
+
+def _spread(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same values, the first one first, and then always the one farthest from those before it."""
+    if not all(isinstance(value, (int, float)) for value in values):
+        return values
+    place = {value: i for i, value in enumerate(sorted(values))}
+    ordered, left = [values[0]], list(values[1:])
+    while left:
+        farthest = max(left, key=lambda value: min(abs(place[value] - place[other]) for other in ordered))
+        ordered.append(farthest)
+        left.remove(farthest)
+    return tuple(ordered)
 
 
 def tuning(question: Question) -> list[Spec]:
@@ -117,7 +141,7 @@ def tuning(question: Question) -> list[Spec]:
             settings = question.row_settings(column, text)
             written = table.row(text).method
             candidates = draws if table.draws else trials
-            proposed = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
+            found = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -125,33 +149,48 @@ def tuning(question: Question) -> list[Spec]:
                     label=text,
                     settings={**settings, **trial.settings(table)},
                     method=trial.method,
-                    seed=TUNING_SEED,
+                    seed=TUNING_SEED + i,
                     stage="tune",
                 )
-                for trial in proposed
+                for trial in found
+                for i in range(table.tuning_seeds_of(column))
             ]
     return specs
 
 
 def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[str, str], Trial]:
-    """The best trial of each method in each column, by the table's rule on validation data.
+    """The best trial of each method in each column, by its mean over tuning seeds on validation data.
 
-    Cells that do not tune take every method as written, at the baseline's learning rate.
+    Columns that do not tune take every method as written, at the baseline's learning rate. Where they tune, the primary
+    row has a second choice, among its trials at the rate chosen for plain training.
     """
     table = question.table
-    candidates: dict[tuple[str, str], list[tuple[float, Trial]]] = {}
+    scores: dict[tuple[str, str], dict[Trial, list[float]]] = {}
     for spec in specs:
         run = Run(spec, root)
         if (reason := run.damage()) is not None:  # a choice among fewer trials than the others had is not fair
             raise UserError(f"run {spec.id} cannot be trusted: {reason}. The same command does it again.")
         if not run.done:
             continue
-        values = table.selecting(run.records())
+        records = run.records()
         trial = Trial(method=spec.method, lr=spec.settings["lr"], draw=spec.settings[table.draws] if table.draws else 0)
-        candidates.setdefault((spec.column, spec.label), []).append((values[table.best(values)], trial))
-    chosen = {key: tried[table.best([value for value, _ in tried])][1] for key, tried in candidates.items()}
+        row = scores.setdefault((spec.column, spec.label), {})
+        row.setdefault(trial, []).append(table.selecting(records)[table.chosen(records)])
+    chosen = {key: _best(table, row) for key, row in scores.items()}
+    for column in table.columns:
+        plain, row = chosen.get((column.name, BASELINE)), scores.get((column.name, table.primary), {})
+        at_plain_rate = {trial: values for trial, values in row.items() if plain and trial.lr == plain.lr}
+        if at_plain_rate and not table.draws and not table.overlap:
+            chosen[column.name, AT_PLAIN_RATE] = _best(table, at_plain_rate)
     untuned = as_written(question)
     return chosen | {key: untuned[key] for key in untuned if not _tunes(question, key[0])}
+
+
+def _best(table: Table, scores: Mapping[Trial, Sequence[float]]) -> Trial:
+    """The trial with the best mean; one that has not finished all its seeds cannot win, unless none has."""
+    most = max(len(values) for values in scores.values())
+    whole = {trial: sum(values) / most for trial, values in scores.items() if len(values) == most}
+    return list(whole)[table.best(list(whole.values()))]
 
 
 def as_written(question: Question) -> dict[tuple[str, str], Trial]:
@@ -170,15 +209,21 @@ def _tunes(question: Question, name: str) -> bool:
 
 
 def comparison(question: Question, chosen: Mapping[tuple[str, str], Trial]) -> list[Spec]:
-    """The runs that are reported: each method as tuned, and normalised re-weighting, on the same seeds."""
+    """The runs that are reported, on the same seeds: each method as tuned, and re-weighting's controls.
+
+    Re-weighting that was tuned to plain training's rate is its own control at that rate, and is not run twice.
+    """
     specs: list[Spec] = []
     for column in question.table.columns:
         rows = {m: chosen[column.name, m] for m in question.table.methods_of(column) if (column.name, m) in chosen}
         if _controlled(question, column, rows):
             normalised = with_values(method(rows[question.table.primary].method), {"normalize": "mean"})
             rows[NORMALISED] = replace(rows[BASELINE], method=str(normalised))
+            at_plain_rate = chosen.get((column.name, AT_PLAIN_RATE))
+            if at_plain_rate is not None and at_plain_rate != rows[question.table.primary]:
+                rows[AT_PLAIN_RATE] = at_plain_rate
         for label, trial in rows.items():
-            settings = question.row_settings(column, question.table.primary if label == NORMALISED else label)
+            settings = question.row_settings(column, question.table.primary if label in CONTROLS else label)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -247,7 +292,7 @@ def with_values(base: Method, changes: Mapping[str, Any]) -> Method:
 
 
 def _rates(count: int) -> tuple[float, ...]:
-    """The learning-rate multipliers: the paper's five, and between and around them when more trials are paid for."""
+    """The learning-rate multipliers: the paper's five, and between and around them when more are paid for."""
     if count <= len(RATE_MULTIPLIERS):
         return RATE_MULTIPLIERS[:count]
     extra = count - len(RATE_MULTIPLIERS)

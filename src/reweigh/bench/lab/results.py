@@ -249,7 +249,7 @@ def _unusable(table: Table, run: Run) -> str | None:
     records = run.records() if run.done else []
     if not records:
         return None
-    needed = (records[table.best(table.selecting(records))], records[-1])
+    needed = (records[table.chosen(records)], records[-1])
     complete = all(isinstance(record.get(table.metric), (int, float)) for record in needed)
     return None if complete else f"its records have no {table.metric}"
 
@@ -287,13 +287,18 @@ def _column(table: Table, column: Column, runs: Sequence[Run]) -> ColumnResults:
     order = row_order(table)
     labels = sorted(by_label, key=lambda label: (order.index(label) if label in order else len(order), label))
     rows = {label: RowResults(label=label, outcomes=by_label[label], paper=column.paper.get(label)) for label in labels}
+    primary, baseline = rows.get(table.primary), rows.get(plan.BASELINE)
+    shows_it = tuning and plan.NORMALISED in rows and not table.overlap and not table.draws
+    if shows_it and primary and baseline and primary.lr == baseline.lr:
+        # Tuned to plain training's rate, the row is its own control at that rate.
+        rows[plan.AT_PLAIN_RATE] = replace(primary, label=plan.AT_PLAIN_RATE, paper=None)
     return ColumnResults(column=column, rows=rows, differences=_differences(table, rows), tuning=tuning)
 
 
 def row_order(table: Table) -> list[str]:
     """All rows that some column may have, in the order of the table, controls last."""
     rows = (method for column in table.columns for method in table.methods_of(column))
-    return list(dict.fromkeys((*table.methods, *rows, plan.NORMALISED, plan.SCALED_BASELINE)))
+    return list(dict.fromkeys((*table.methods, *rows, *plan.CONTROLS)))
 
 
 def _outcome(table: Table, run: Run) -> Outcome:

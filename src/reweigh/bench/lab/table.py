@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +68,23 @@ class Table:
     metric
         The recorded number that is reported, and `metric_name` what it is called.
     select
-        The recorded validation number that chooses epochs and hyper-parameters; the rule is its largest value, or
-        its smallest with `smallest=True`. Empty where epochs and settings were chosen elsewhere.
+        The recorded validation number that chooses hyper-parameters; the rule is its largest value, or its smallest
+        with `smallest=True`. Empty where epochs and settings were chosen elsewhere.
+    epoch
+        Which epoch of a run counts: `"last"`, for trainings whose learning rate is annealed, or `"best"`, the one that
+        `select` chooses, for protocols that stop early. See `benchmarks/epochs.py` for why the last one is the default.
     primary
         The row whose comparison with the baseline is declared beforehand.
     seeds, trials
-        Paired seeds, and tuning trials of every method.
+        Paired seeds, and learning rates that every method is tuned over, crossed with as many settings of its own
+        hyper-parameters. From three on each trial is done on three seeds; two rates on one seed are a try, not a
+        tuning, and one rate is none.
     smallest
         Whether less is better.
-    last_epoch
-        Whether the last epoch is reported, and none is chosen; `select` then chooses hyper-parameters alone.
     as_written
         Whether tuning keeps the rows' hyper-parameters as they are written and tries learning rates only.
     controls
-        Whether the two scale controls run; False only where a factor on the loss cannot matter.
+        Whether the scale controls run; False only where a factor on the loss cannot matter.
     overlap
         The rows that each seed tests on over the rows it trains on, where seeds are splits of *one* data set: their
         training rows overlap, and the intervals are corrected for it. 0 where seeds are independent.
@@ -105,11 +108,11 @@ class Table:
     metric: str
     metric_name: str
     select: str
+    epoch: Literal["last", "best"] = "last"
     primary: str = "rgd"
     seeds: int = 5
     trials: int = 5
     smallest: bool = False
-    last_epoch: bool = False
     as_written: bool = False
     controls: bool = True
     overlap: float = 0.0
@@ -140,23 +143,31 @@ class Table:
         return self.seeds if column.seeds is None else column.seeds
 
     def trials_of(self, column: Column) -> int:
-        """The tuning trials of every row of one column."""
+        """The learning rates that every row of one column is tuned over."""
         return self.trials if column.trials is None else column.trials
+
+    def tuning_seeds_of(self, column: Column) -> int:
+        """The seeds of every tuning trial of one column, over which trials are averaged."""
+        return 3 if self.trials_of(column) > 2 else 1
 
     def controls_of(self, column: Column) -> bool:
         """Whether the scale controls of one column run."""
         return self.controls if column.controls is None else column.controls
 
     @property
+    def criterion(self) -> str:
+        """What chooses hyper-parameters, in words; nothing where they were chosen elsewhere."""
+        return f"{'smallest' if self.smallest else 'largest'} {self.select}" if self.select else ""
+
+    @property
     def rule(self) -> str:
-        """The selection rule in words."""
+        """Which epoch is reported, in words."""
         if not self.select:
             return "as the trainings were reported"
-        which = f"{'smallest' if self.smallest else 'largest'} {self.select}"
-        if self.refit:
-            changes = ", ".join(f"{name} = {value:g}" for name, value in self.refit.items())
-            return f"{which} in tuning; then {changes}, last epoch"
-        return f"last epoch; hyper-parameters by the {which}" if self.last_epoch else f"{which}, earliest epoch on ties"
+        last = self.epoch == "last"
+        which = "at the last epoch" if last else f"at the epoch with the {self.criterion}, earliest epoch on ties"
+        changes = ", ".join(f"{name} = {value:g}" for name, value in self.refit.items())
+        return f"{which}, trained again with {changes} after tuning" if changes else which
 
     def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
         """What the rule looks at, one number a record; NaN, which never wins, where a record has none."""
@@ -164,7 +175,7 @@ class Table:
 
     def chosen(self, records: Sequence[Mapping[str, Any]]) -> int:
         """The index of the record that counts."""
-        return len(records) - 1 if self.last_epoch else self.best(self.selecting(records))
+        return len(records) - 1 if self.epoch == "last" else self.best(self.selecting(records))
 
     def best(self, values: list[float]) -> int:
         """The index the rule chooses; NaN never wins, and where there is nothing else the last one is taken."""

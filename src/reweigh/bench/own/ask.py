@@ -48,7 +48,7 @@ class Inquiry:
     select: str
     root: Path
     seeds: int = 10
-    tune: int = 5
+    tune: int = 3
     budget: float = math.inf
     jobs: int = 1
     smallest: bool | None = None
@@ -91,6 +91,7 @@ class Inquiry:
             metric=self.metric,
             metric_name=self.metric,
             select=self.select,
+            epoch="best",  # whether the user's learning rate is annealed is not known
             primary=rows[1],
             seeds=self.seeds,
             trials=self.tune,
@@ -139,7 +140,7 @@ class _Asking:
         self._probe(crew)
         if self.inquiry.tune > 1:
             self.tuning = plan.tuning(self.question)
-            self._execute(crew, self.tuning, f"tuning, {self.inquiry.tune} trials of each method")
+            self._execute(crew, self.tuning, f"tuning over {self.inquiry.tune} learning rates")
         chosen = plan.choose(self.question, self.tuning, self.inquiry.root)
         everything = plan.comparison(self.question, chosen)
         looks = sorted({max(2, round(self.inquiry.seeds * _FIRST_LOOK)), self.inquiry.seeds})

@@ -27,7 +27,7 @@ def compare(
     metric: str = "",
     select: str = "",
     seeds: int = 10,
-    tune: int = 5,
+    tune: int = 3,
     budget: str | float = math.inf,
     out: str | Path | None = None,
     jobs: int = 1,
@@ -64,7 +64,8 @@ def compare(
     seeds
         Paired seeds of every method.
     tune
-        Trials of every method, plain training included; 1 takes all as written.
+        Learning rates that every method, plain training included, is tuned over, crossed with as many settings of its
+        hyper-parameters; from 3 on, each trial is done on three seeds. 1 takes all as written.
     budget
         When to stop, such as `"6h"`; what is finished by then counts.
     out

@@ -261,6 +261,7 @@ def table(preset: str) -> Table:
         metric="test/accuracy_or_auroc",
         metric_name="accuracy (AUROC for two classes)",
         select="val/accuracy_or_auroc",
+        epoch="best",  # a constant rate, as the authors have it
         seeds=2 if smoke else 5,
         trials={"smoke": 2, "cpu": 2, "paper": 5}[preset],
         rows={label: _row(label, preset) for label in _ROWS},

@@ -99,6 +99,7 @@ def shown(table: Table, label: str) -> str:
     controls = {
         plan.NORMALISED: f"{table.primary}, mean weight one",
         plan.SCALED_BASELINE: f"{plan.BASELINE} × mean weight of {table.primary}",
+        plan.AT_PLAIN_RATE: f"{table.primary}, plain training's rate",
     }
     return table.names.get(label) or controls.get(label, label)
 

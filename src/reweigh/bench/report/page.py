@@ -21,7 +21,7 @@ from reweigh.bench.report.forest import forest
 from reweigh.bench.report.last_epoch import last_epoch
 from reweigh.bench.report.numbers import breakable, looks, shown, stand_ins, typeset
 from reweigh.bench.report.tabulate import grid, mean_text, title
-from reweigh.bench.report.tuning import tuning
+from reweigh.bench.report.tuning import edges, tuning
 from reweigh.bench.report.verdict import BASELINE_NAME, verdict
 from reweigh.bench.report.weights import weights
 
@@ -98,6 +98,8 @@ def _experiment(results: Results, key: str) -> dict[str, Any]:
         "weights": weights(results),
         "classes": classes(results),
         "tuning": tuning(results),
+        "edges": edges(results),
+        "tuning_seeds": len({o.run.spec.seed for column in results.columns for o in column.tuning}),
         "by_setting": by_setting(results),
         "stand_ins": stand_ins(results),
         "missing": _missing(results),

@@ -160,12 +160,14 @@ def _texts(results: Results, grid: Grid, entries: Sequence[Entry | None]) -> lis
 def _legend(results: Results, grid: Grid) -> list[str]:
     table = results.table
     seeds = ", ".join(dict.fromkeys(str(n) for n in grid.seeds if n)) or "no"
+    chosen = f"; hyper-parameters by the {table.criterion}" if table.criterion else ""
+    controls = "; scale controls are not corrected" if table.controls else ""
     lines = [
         f"{table.metric_name}{' in percent' if grid.unit.sign else ''}: mean ± sample standard deviation over {seeds} "
         f"seeds; in brackets the paired difference to the baseline with its 95 % interval; then the last epoch's mean.",
-        f"Epoch and hyper-parameters by {table.rule}. ▲ better, ▼ worse than the baseline: paired t-test, corrected "
-        f"(Holm) over the {_comparisons(results)} declared beforehand ({table.primary}), and apart from these over all "
-        f"other rows{'; scale controls are not corrected' if table.controls else ''}.",
+        f"Scores {table.rule}{chosen}. ▲ better, ▼ worse than the baseline: paired t-test, corrected (Holm) over the "
+        f"{_comparisons(results)} declared beforehand ({table.primary}), and apart from these over all other "
+        f"rows{controls}.",
     ]
     return lines + [
         f"{symbol} Our data stand in for the paper's: its figures are for {what}."

@@ -26,7 +26,7 @@ def terminal(results: Sequence[Results], console: Console) -> None:
             console.print(_block(shown, range(start, min(start + at_once, len(shown.columns)))))
         console.print(
             f"{escape(one.table.metric_name)}, mean ± sd over seeds. ▲ better, ▼ worse than mean (paired, corrected). "
-            f"Chosen by {escape(one.table.rule)}.",
+            f"Scores {escape(one.table.rule)}.",
             style="dim",
             highlight=False,
         )

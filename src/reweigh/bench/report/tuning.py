@@ -9,7 +9,7 @@ from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import ColumnResults, Outcome, Results
 from reweigh.bench.report import svg
 from reweigh.bench.report.charts import Group, Panel
-from reweigh.bench.report.numbers import Unit, unit
+from reweigh.bench.report.numbers import Unit, shown, unit
 from reweigh.method import hyper_parameters, method
 
 Parameters = Mapping[str, object]
@@ -27,12 +27,13 @@ def _panel(results: Results, column: ColumnResults) -> Panel | None:
     if len(trials) < 2:
         return None
     name = _moving(trials)
-    scores: dict[tuple[str, float], float] = {}
-    for outcome in trials:
+    by_tile: dict[tuple[str, float], dict[str, list[float]]] = {}
+    for outcome in trials + plain:
         value = _parameters(outcome).get(name, "") if name else ""
-        _keep_best(results, scores, (_row_name(name, value, results.table.primary), _rate(outcome)), outcome)
-    for outcome in plain:
-        _keep_best(results, scores, (plan.BASELINE, _rate(outcome)), outcome)
+        row = plan.BASELINE if outcome in plain else _row_name(name, value, results.table.primary)
+        score = float(outcome.records[outcome.chosen][results.table.select])
+        by_tile.setdefault((row, _rate(outcome)), {}).setdefault(outcome.run.spec.method, []).append(score)
+    scores = {tile: best for tile, own in by_tile.items() if (best := _best_mean(results, own)) is not None}
     if len(scores) < 2:
         return None
     rates = sorted({rate for _, rate in scores})
@@ -80,10 +81,38 @@ def _surface(
     )
 
 
-def _keep_best(results: Results, scores: dict[tuple[str, float], float], key: tuple[str, float], o: Outcome) -> None:
-    score = float(o.records[o.chosen][results.table.select])
-    if math.isfinite(score) and (key not in scores or results.table.best([scores[key], score]) == 1):
-        scores[key] = score
+def edges(results: Results) -> list[str]:
+    """For each column, which rows were tuned to the smallest or largest value that was tried: more may lie beyond."""
+    lines: list[str] = []
+    for column in results.columns if not results.table.draws else ():
+        at_edge = [text for label in column.rows if (text := _at_edge(results, column, label))]
+        if at_edge:
+            lines.append(f"{column.name}: {'; '.join(at_edge)}.")
+    return lines
+
+
+def _at_edge(results: Results, column: ColumnResults, label: str) -> str:
+    """The hyper-parameters of a row whose chosen value is the smallest or the largest of three and more."""
+    trials = [o for o in column.tuning if o.run.spec.label == label]
+    if not trials:
+        return ""
+    chosen = next(iter(column.rows[label].outcomes.values()))
+    tried: dict[str, tuple[list[object], object]] = {"rate": ([_rate(o) for o in trials], _rate(chosen))}
+    for name, value in _parameters(chosen).items():
+        tried[name] = ([_parameters(o).get(name) for o in trials], value)
+    parts: list[str] = []
+    for name, (values, value) in tried.items():
+        numbers = sorted({v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)})
+        if len(numbers) > 2 and value in (numbers[0], numbers[-1]):
+            parts.append(f"{'smallest' if value == numbers[0] else 'largest'} {name} ({value:g})")
+    return f"{shown(results.table, label)} with the {' and the '.join(parts)}" if parts else ""
+
+
+def _best_mean(results: Results, scores: Mapping[str, Sequence[float]]) -> float | None:
+    """The best of the means over seeds, where several settings of other hyper-parameters share a tile."""
+    means = [sum(values) / len(values) for values in scores.values()]
+    means = [mean for mean in means if math.isfinite(mean)]
+    return means[results.table.best(means)] if means else None
 
 
 def _moving(trials: Sequence[Outcome]) -> str | None:

@@ -182,8 +182,9 @@ def test_presets_are_what_they_say() -> None:
         asked = plan.Question(recipe="tabular", table=table, settings=dataclasses.asdict(tabular.PRESETS[preset]))
         for spec in plan.tuning(asked):
             tabular.Settings(**spec.settings)
-        counts = {label: sum(s.label == label for s in plan.tuning(asked)) for label in table.methods}
-        assert len(set(counts.values())) == 1  # the same number of trials for all
+        rates = {label: {s.settings["lr"] for s in plan.tuning(asked) if s.label == label} for label in table.methods}
+        relative = [sorted(round(lr / max(own), 6) for lr in own) for own in rates.values()]
+        assert all(own == relative[0] for own in relative), "the same multiples of its own rate for every row"
 
 
 # --- rows that are not the text of a method ---
@@ -207,13 +208,17 @@ def test_rows_have_their_own_method_settings_and_rate() -> None:
     tuned = [(s.label, s.method, s.settings["kind"], round(s.settings["lr"], 6)) for s in plan.tuning(asked)]
     assert tuned == [
         ("mean", "mean", "own", 0.1),
-        ("mean", "mean", "own", 0.075),
+        ("mean", "mean", "own", 0.15),
         ("rgd", "rgd", "own", 0.1),
-        ("rgd", "rgd:tau=3", "own", 0.075),
+        ("rgd", "rgd", "own", 0.15),
+        ("rgd", "rgd:tau=9", "own", 0.1),
+        ("rgd", "rgd:tau=9", "own", 0.15),
         ("Other", "mean", "other", 0.5),
-        ("Other", "mean", "other", 0.375),
+        ("Other", "mean", "other", 0.75),
         ("Other, rgd", "rgd:tau=3", "other", 0.1),
-        ("Other, rgd", "rgd", "other", 0.075),
+        ("Other, rgd", "rgd:tau=3", "other", 0.15),
+        ("Other, rgd", "rgd:tau=9", "other", 0.1),
+        ("Other, rgd", "rgd:tau=9", "other", 0.15),
     ]
     specs = plan.comparison(asked, plan.as_written(asked))
     assert {(s.label, s.method, s.settings["kind"], s.settings["size"]) for s in specs} == {

@@ -235,8 +235,8 @@ def _tell(question: Question, study: Any, trial: Any, run: Run) -> None:
 
     if study.trials[trial.number].state.is_finished() or not run.over:
         return
-    values = question.table.selecting(run.records())
-    value = values[question.table.best(values)] if values else math.nan
+    records, table = run.records(), question.table
+    value = table.selecting(records)[table.chosen(records)] if records else math.nan
     if math.isnan(value):
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     elif run.done:
