@@ -66,6 +66,7 @@ class SlurmWorkers:
         if cluster == "slurm":
             given["slurm_array_parallelism"] = self.jobs
         self._executor.update_parameters(**given)
+        self._pending: list[tuple[Answer, tuple[Any, ...]]] = []
         self._waiting: dict[Answer, Any] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -82,18 +83,19 @@ class SlurmWorkers:
                     job.cancel()
 
     def submit(self, group: Sequence[Spec], root: Path) -> Answer:
-        """Put a group of runs into the queue."""
+        """Put a group of runs into the queue, in one array with those that are submitted at the same moment."""
         arguments = ([spec.as_dict() for spec in group], str(root.resolve()), self._data_root, self._device)
         future: Answer = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            self._waiting[future] = self._executor.submit(_Task(), *arguments)
+            self._pending.append((future, arguments))
         return future
 
     def _watch(self) -> None:
-        """Hand on what jobs return, as they end."""
+        """Submit what waits, and hand on what jobs return, as they end."""
         while not self._closed.wait(_PATIENCE):
             with self._lock:
+                self._submit_pending()
                 ended = {future: job for future, job in self._waiting.items() if job.done()}
                 for future in ended:
                     del self._waiting[future]
@@ -103,6 +105,19 @@ class SlurmWorkers:
                     future.set_result(job.result())
                 else:  # `work` reports what a run raises: here the job itself was ended from outside
                     future.set_exception(BrokenProcessPool(str(error)))
+
+    def _submit_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        try:
+            with self._executor.batch():
+                jobs = [self._executor.submit(_Task(), *arguments) for _, arguments in pending]
+        except Exception as error:  # the cluster refused: whoever waits for these runs must know
+            for future, _ in pending:
+                future.set_exception(error)
+            return
+        self._waiting |= dict(zip((future for future, _ in pending), jobs, strict=True))
 
 
 class _Task:
