@@ -16,7 +16,7 @@ def main(seeds: int = 20) -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X = StandardScaler().fit_transform(X[:, :5])
     result = reweigh.compare(
-        LogisticRegression(), X, y, methods=["rgd", "cvar"], seeds=seeds, out="out/compare_estimator"
+        LogisticRegression(), X, y, methods=["rgd", "rgd:tau=3"], seeds=seeds, out="out/compare_estimator"
     )
     print(result.verdict)
     print("report:", result.page)
