@@ -113,7 +113,7 @@ def test_controls_work(page: Path):
     for part in title[1].split(";"):
         name, _, value = part.partition("=")
         seen.setdefault(name, []).append(value)
-    entries = 6 * 3
+    entries = 7 * 3
     assert seen["last"] == ["0", str(entries)]
     assert seen["tuned"] == [str(entries), "0"]
     assert seen["rows"] == ["6", "4", "6", "5"]
@@ -134,7 +134,7 @@ def test_everything_is_readable_without_scripts(page: Path):
     copy = page.with_name("plain.html")
     copy.write_text(with_script(re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S), COUNT))
     dom = chromium(page.parent, "--dump-dom", copy.as_uri())
-    assert "<title>18 18 0</title>" in dom
+    assert "<title>21 21 0</title>" in dom
 
 
 #: Without the page's own script: last-epoch numbers and settings are shown, dead controls are not.
