@@ -116,8 +116,8 @@ def test_controls_work(page: Path):
     entries = 7 * 3
     assert seen["last"] == ["0", str(entries)]
     assert seen["tuned"] == [str(entries), "0"]
-    assert seen["rows"] == ["6", "4", "6", "5"]
-    assert seen["forest"] == [str(5 * 3), str(3 * 3)]
+    assert seen["rows"] == ["7", "4", "7", "6"]
+    assert seen["forest"] == [str(6 * 3), str(3 * 3)]
     assert seen["lines"] == ["0"]
     assert seen["wide"] == ["true"]
     means = {
@@ -127,7 +127,7 @@ def test_controls_work(page: Path):
     by_mean = "".join(sorted(means, key=lambda key: -means[key]))
     assert seen["down"] == [by_mean]
     assert seen["up"] == ["".join(sorted(means, key=lambda key: means[key]))]
-    assert seen["own"] == ["m0m1m2m3m4m5"]
+    assert seen["own"] == ["m0m1m2m3m4m5m6"]
 
 
 def test_everything_is_readable_without_scripts(page: Path):
