@@ -317,11 +317,6 @@ def argsort(x: Array) -> Array:
     return namespace(x).argsort(x, stable=True)
 
 
-def unsort(values: Array, order: Array) -> Array:
-    """The inverse of `x[order]`: `unsort(x[order], order)` is `x`."""
-    return values[argsort(order)]
-
-
 def segment_sum(values: Array, segments: Array, size: int) -> Array:
     """The sum of `values` within each of `size` integer `segments`."""
     if is_torch(values):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from reweigh.bench.lab.stats import Difference, corrected, mean_and_sd, paired, resampled
+from reweigh.bench.lab.stats import Difference, at_level, corrected, mean_and_sd, paired, resampled
 
 #: Differences 1, 2, 3: mean 2, sd 1, standard error 1/sqrt(3), t quantile with 2 degrees 4.302653.
 HAND = ([11.0, 12.0, 13.0], [10.0, 10.0, 10.0])
@@ -188,3 +188,18 @@ def test_statistics_do_not_touch_the_global_generator():
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
     paired(np.arange(20.0).tolist(), [3.0] * 20)
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_a_stricter_level_is_that_of_the_t_interval():
+    ours, baseline = [0.82, 0.85, 0.88, 0.90], [0.80, 0.84, 0.85, 0.88]
+    expected = scipy_stats.ttest_rel(ours, baseline)
+    difference = at_level(paired(ours, baseline), 0.0125)
+    interval = expected.confidence_interval(1 - 0.0125)
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
+    assert difference.p == pytest.approx(min(1.0, 4 * expected.pvalue))
+    # It decides just when the test at that level does.
+    for shift in (0.0, 0.005, 0.01, 0.015, 0.018, 0.02, 0.025):
+        moved = [x + shift for x in ours]
+        p = scipy_stats.ttest_rel(moved, baseline).pvalue
+        decided = at_level(paired(moved, baseline), 0.0125).conclusion() == "better"
+        assert decided == (p < 0.0125)

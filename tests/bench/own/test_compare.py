@@ -46,8 +46,9 @@ def test_the_table_is_that_of_the_runs(tmp_path):
     }
     assert rows["mean"]["mean"] == pytest.approx(np.mean(best["mean"]))
     expected = scipy_stats.ttest_rel(best["rgd"], best["mean"])
-    assert rows["rgd"]["p"] == pytest.approx(expected.pvalue)
-    interval = expected.confidence_interval(0.95)
+    # Of the five percent a first look, after two seeds, may spend a quarter, and this last one the rest.
+    assert rows["rgd"]["p"] == pytest.approx(min(1.0, expected.pvalue * 4 / 3))
+    interval = expected.confidence_interval(1 - 0.75 * 0.05)
     assert (rows["rgd"]["low"], rows["rgd"]["high"]) == pytest.approx((interval.low, interval.high))
     assert result.best in {"mean", *(row["method"] for row in rows.values())}
     assert result.page.read_text().count("<article") == 1

@@ -129,7 +129,7 @@ def run(
         slurm: What to ask Slurm for, such as partition=gpu,gpus_per_node=1,timeout_min=240.
         launcher: torchrun starts this command on several processes that do every run together, which a recipe must be
             made for (imagenet is). For several machines, call torchrun itself: torchrun ... -m reweigh run ...
-        nproc: Processes that the launcher starts; one a core if not given.
+        nproc: Processes that the launcher starts; one per core if not given.
     """
     from reweigh.bench import report
     from reweigh.bench.cli import listing
@@ -343,7 +343,7 @@ def judge_command(
         method: The column with the method.
         seed: The column with the seed; trainings of equal seeds are compared pairwise.
         data: The column with the data set, if there are several.
-        smallest: Whether less is better; told by the score's name if not given.
+        smallest: Whether less is better; inferred from the score's name if not given.
     """
     from reweigh.bench.cli import own
 

@@ -140,8 +140,8 @@ def tuning(question: Question) -> list[Spec]:
         for text in table.methods_of(column):
             settings = question.row_settings(column, text)
             written = table.row(text).method
-            candidates = draws if table.draws else trials
-            found = candidates(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
+            propose = draws if table.draws else trials
+            candidates = propose(written, settings["lr"], table.trials_of(column), as_written=table.as_written)
             specs += [
                 Spec(
                     recipe=question.recipe,
@@ -152,7 +152,7 @@ def tuning(question: Question) -> list[Spec]:
                     seed=TUNING_SEED + i,
                     stage="tune",
                 )
-                for trial in found
+                for trial in candidates
                 for i in range(table.tuning_seeds_of(column))
             ]
     return specs

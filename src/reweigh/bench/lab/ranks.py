@@ -20,7 +20,7 @@ class Ranks:
     average
         The average rank of every method.
     critical
-        Nemenyi's critical difference at the 5 % level: methods whose average ranks are closer are not told apart.
+        Nemenyi's critical difference at the 5 % level: methods whose average ranks are closer cannot be distinguished.
     p
         Friedman's test that all methods are alike; NaN with fewer than three methods.
     sets
@@ -48,10 +48,10 @@ def ranks(scores: Mapping[str, Sequence[float]], *, smallest: bool = False) -> R
 
     Examples
     --------
-    >>> found = ranks({"a": [0.9, 0.8, 0.7], "b": [0.8, 0.7, 0.9], "c": [0.1, 0.2, 0.3]})
-    >>> {name: round(rank, 2) for name, rank in found.average.items()}
+    >>> result = ranks({"a": [0.9, 0.8, 0.7], "b": [0.8, 0.7, 0.9], "c": [0.1, 0.2, 0.3]})
+    >>> {name: round(rank, 2) for name, rank in result.average.items()}
     {'a': 1.33, 'b': 1.67, 'c': 3.0}
-    >>> round(found.critical, 2)
+    >>> round(result.critical, 2)
     1.91
 
     Notes

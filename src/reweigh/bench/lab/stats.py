@@ -135,10 +135,10 @@ def paired(ours: Sequence[float], baseline: Sequence[float], *, primary: bool = 
     >>> round(d.mean, 4), round(d.low, 4), round(d.high, 4)
     (0.02, -0.0048, 0.0448)
     """
-    found = _by_t(ours, baseline, primary=primary)
-    if found.n < _LEAST_FOR_PERMUTATION or found.constant:
-        return found
-    return replace(found, p_permutation=_sign_flip(_differences(ours, baseline)))
+    by_t = _by_t(ours, baseline, primary=primary)
+    if by_t.n < _LEAST_FOR_PERMUTATION or by_t.constant:
+        return by_t
+    return replace(by_t, p_permutation=_sign_flip(_differences(ours, baseline)))
 
 
 def _by_t(ours: Sequence[float], baseline: Sequence[float], *, primary: bool) -> Difference:
@@ -214,6 +214,20 @@ def from_error(
     p = 2.0 * float(stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0.0)
     effect = mean / sd if sd else math.nan
     return Difference(n=n, mean=mean, sd=sd, low=mean - width, high=mean + width, effect=effect, p=p, primary=primary)
+
+
+def at_level(difference: Difference, alpha: float) -> Difference:
+    """The same difference where a look may spend only `alpha` of the five percent: wider, and with a larger p.
+
+    All values can be read as before: the interval is a 95 % one over all looks, and p is compared with 0.05.
+    """
+    if difference.n < 2 or difference.constant:
+        return difference
+    freedom = difference.n - 1
+    wider = float(stats.t.ppf(1 - alpha / 2, freedom) / stats.t.ppf(0.975, freedom))
+    low, high = (difference.mean + wider * (end - difference.mean) for end in (difference.low, difference.high))
+    p, holm = (None if q is None else min(1.0, q * 0.05 / alpha) for q in (difference.p, difference.p_holm))
+    return replace(difference, low=low, high=high, p=1.0 if p is None else p, p_holm=holm)
 
 
 def corrected(differences: Mapping[K, Difference]) -> dict[K, Difference]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,9 +13,9 @@ from typing import Any, Literal
 
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab import plan
-from reweigh.bench.lab import results as gathered
 from reweigh.bench.lab.executors.children import Children, Here
 from reweigh.bench.lab.executors.local import Crew, Display, Failure, OutOfTimeError, execute
+from reweigh.bench.lab.intervals import alpha_of_look
 from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column, Table
@@ -31,8 +30,6 @@ _COLUMN = "your training"
 _LESS_IS_BETTER = ("loss", "error", "perplexity", "nll", "rmse", "mse", "mae", "brier", "regret")
 #: Seeds after which a decision is looked for, as a share of all; the last look is at all of them.
 _FIRST_LOOK = 0.5
-#: What the first of two looks may spend of the five percent; together they keep to it (Bonferroni).
-_FIRST_ALPHA = 0.0125
 
 Ended = Literal["finished", "decided", "time", "interrupted"]
 
@@ -134,6 +131,8 @@ class _Asking:
         self.failures: list[Failure] = []
         self.tuning: list[Spec] = []
         self.final: list[Spec] = []
+        #: Seeds after which a decision is looked for.
+        self.looks = sorted({max(2, round(inquiry.seeds * _FIRST_LOOK)), inquiry.seeds})
 
     def go(self, crew: Crew) -> Ended:
         """Stage by stage; returns how it ended."""
@@ -143,24 +142,25 @@ class _Asking:
             self._execute(crew, self.tuning, f"tuning over {self.inquiry.tune} learning rates")
         chosen = plan.choose(self.question, self.tuning, self.inquiry.root)
         everything = plan.comparison(self.question, chosen)
-        looks = sorted({max(2, round(self.inquiry.seeds * _FIRST_LOOK)), self.inquiry.seeds})
-        for seeds in looks:
+        for i, seeds in enumerate(self.looks):
             specs = [spec for spec in everything if spec.seed < seeds]
+            self.final = specs  # what is done of them counts, also when time runs out in the middle
             self._execute(crew, specs, f"comparison, {seeds} seeds")
-            self.final = specs
             controls = [spec for spec in plan.scale_controls(self.question, specs) if self._has_weights(spec)]
-            self._execute(crew, controls, f"scale control, {seeds} seeds")
             self.final = specs + controls
+            self._execute(crew, controls, f"scale control, {seeds} seeds")
             self._refuse_equal_rows()
-            if seeds < self.inquiry.seeds and self._decided():
+            if seeds < self.inquiry.seeds and self._decided(alpha_of_look(i, len(self.looks))):
                 return "decided"
         return "finished"
 
     def comparison(self, ended: Ended) -> Comparison:
         """What can be said of the runs that are done."""
-        folder.write(self.inquiry.root, self.question.table, (*self.tuning, *self.final))
-        runs = [Run(spec, self.inquiry.root) for spec in (*self.tuning, *self.final)]
-        results = gathered.of_runs(NAME, self.question.table, runs)
+        # Unless it decided, the look that is taken when time runs out is the last one: none before it spent anything.
+        alpha = alpha_of_look(0 if ended == "decided" else len(self.looks) - 1, len(self.looks))
+        specs = (*self.tuning, *self.final)
+        results = folder.write(self.inquiry.root, self.question.table, specs, alpha)
+        runs = [Run(spec, self.inquiry.root) for spec in specs]
         return Comparison(
             results=results,
             root=self.inquiry.root,
@@ -215,11 +215,12 @@ class _Asking:
                     "uses the method it is given. Train with the criterion that `run.criterion(...)` returns."
                 )
 
-    def _decided(self) -> bool:
-        """Whether the primary comparison is decided at the level that an early look may use."""
-        results = gathered.of_runs(NAME, self.question.table, [Run(spec, self.inquiry.root) for spec in self.final])
-        difference = results.columns[0].differences.get(results.table.primary) if results.columns else None
-        return difference is not None and difference.p < _FIRST_ALPHA
+    def _decided(self, alpha: float) -> bool:
+        """Whether the primary comparison is decided by a look that may spend `alpha`."""
+        table = self.question.table
+        results = folder.at_look(table, [Run(spec, self.inquiry.root) for spec in self.final], alpha)
+        difference = results.columns[0].differences.get(table.primary) if results.columns else None
+        return difference is not None and difference.conclusion(smallest=table.smallest) in ("better", "worse")
 
     def _execute(self, crew: Crew, specs: Sequence[Spec], title: str) -> None:
         if not specs:
@@ -299,13 +300,3 @@ def _findings(runs: Sequence[Run], primary: str) -> tuple[str, ...]:
             counts[kind] = counts.get(kind, 0) + 1
     texts = {f.partition(":")[0]: f for run in mine for f in run.records()[-1].get(FINDINGS, ())}
     return tuple(texts[kind] for kind, count in counts.items() if 2 * count > len(mine))
-
-
-def folder_for(name: str, fingerprint: str, out: Path | str | None) -> Path:
-    """Where the runs are kept: the folder given, or one named after the training."""
-    return Path(out) if out is not None else Path("runs") / f"{name}-{fingerprint[:6]}"
-
-
-def available_jobs(jobs: int | None) -> int:
-    """Processes at once: as given, or all cores."""
-    return (os.cpu_count() or 1) if jobs is None else jobs

@@ -73,7 +73,7 @@ def compare(
     jobs
         Processes at once; 0 runs everything in this process, for breakpoints.
     smallest
-        Whether less is better; told by the score's name if not given.
+        Whether less is better; inferred from the score's name if not given.
     lr
         The learning rate that `{lr}` of a command stands for.
     device
@@ -128,7 +128,7 @@ def compare(
     else:
         name = getattr(getattr(subject, "func", subject), "__name__", "training")
     root = Path(out) if out is not None else Path("runs") / f"own-{name}"
-    origin, fingerprint = _source(subject, root, lr)
+    origin, fingerprint = _source(subject, root)
     if source.command_of(origin) is not None and tune > 1:
         _check_places(str(subject))
     inquiry = Inquiry(
@@ -155,7 +155,7 @@ def compare(
         return ask.compare(inquiry, display)
 
 
-def _source(subject: Any, root: Path, lr: float) -> tuple[str, str]:
+def _source(subject: Any, root: Path) -> tuple[str, str]:
     if not isinstance(subject, str):
         return source.of_function(subject, root)
     if subject.partition(":")[0].endswith(".py") and " " not in subject.rpartition(":")[2]:

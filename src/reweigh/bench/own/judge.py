@@ -52,7 +52,7 @@ def judge(
     method, seed, data
         The columns with the method, the seed and the data set.
     smallest
-        Whether less is better; told by the score's name if not given.
+        Whether less is better; inferred from the score's name if not given.
     out
         The folder for the page.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.executors.local import Failure
 from reweigh.bench.lab.results import ColumnResults, Results
-from reweigh.bench.lab.stats import Difference
+from reweigh.bench.lab.stats import Difference, mean_and_sd
 from reweigh.bench.report.numbers import Unit, shown, unit_of
 from reweigh.bench.report.page import write
 from reweigh.bench.report.verdict import verdict
@@ -132,8 +132,7 @@ class Comparison:
             {
                 "setting": column.name,
                 "method": shown(self.results.table, label),
-                "mean": sum(row.values) / len(row.values),
-                "sd": _sd(row.values),
+                **dict(zip(("mean", "sd"), mean_and_sd(row.values), strict=True)),
                 "seeds": len(row.values),
                 **_difference(column.differences.get(label)),
             }
@@ -164,11 +163,6 @@ def _difference(difference: Difference | None) -> dict[str, Any]:
     if difference is None:
         return {"difference": None, "low": None, "high": None, "p": None}
     return {"difference": difference.mean, "low": difference.low, "high": difference.high, "p": difference.decisive_p}
-
-
-def _sd(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
 
 
 def _cell(value: Any) -> str:

@@ -26,14 +26,6 @@ from reweigh.method import Method
 if TYPE_CHECKING:
     from reweigh.bench.own.recipe import Settings
 
-#: Words that a command may contain, and what they stand for.
-PLACES = {
-    "seed": "the seed",
-    "method": "the method's text",
-    "lr": "the learning rate of `--lr`, after the factor",
-    "lr_factor": "the factor on the learning rate",
-    "directory": "a folder of the training's own",
-}
 METHOD, SEED, LR_FACTOR = "REWEIGH_METHOD", "REWEIGH_SEED", "REWEIGH_LR_FACTOR"
 DIRECTORY, SCALE, DEVICE = "REWEIGH_DIRECTORY", "REWEIGH_SCALE", "REWEIGH_DEVICE"
 #: Files in the directory: scores that are not printed, the mean weights, and the factors of a scale control.
