@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from reweigh import KL, RGD, ChiSquare, Context, ReverseKL, method
 from reweigh.objectives._base import state_like
+from reweigh.torch.losses import CrossEntropy
+from reweigh.torch.steps import Closure, TrainingRows
 
 LOSSES = np.array([0.05, 0.2, 0.7, 1.5, 1.5, 2.2, 4.0, 6.5])
 GROUPS = np.array([0, 1, 0, 1, 0, 1, 0, 1])
@@ -321,6 +323,24 @@ def test_lin_upper():
     same(weights("lin_upper", np.full(8, 2.0)), np.ones(8))
 
 
+def _second_visit(text, later):
+    """Weights at a second visit to every unit."""
+    objective, index = method(text).build(Context(n=8)).objective, np.arange(8)
+    first = objective.weigh(LOSSES, state_like(objective.init(), LOSSES), index=index)
+    return first.weights, objective.weigh(later, first.state, index=index).weights
+
+
+@identity
+def test_gain():
+    same(np.stack(_second_visit("gain:beta=0", LOSSES[::-1].copy())), np.ones((2, 8)))
+    same(_second_visit("gain:beta=3", LOSSES)[0], np.ones(8))
+
+
+@identity
+def test_gain_rising():
+    same(_second_visit("gain:beta=1e6", LOSSES + 0.1)[1], np.full(8, 2.0))
+
+
 def corrected(text, counts=COUNTS, classifier=None):
     context = Context(class_counts=counts, classifier=classifier)
     return method(text).post.fit(OUTPUT, TARGET, context)(OUTPUT)
@@ -356,6 +376,51 @@ def _one_step(text):
 @identity
 def test_sam():
     same(_one_step("sam:rho=1e-9"), _one_step("plain"), 1e-5)
+
+
+def _steps(text, count=4, **decay):
+    """The weights after some steps of a method that looks at losses, rows or their numbers."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, **decay)
+    n = len(OUTPUT)
+    step = method(text).build(Context(n=n, steps=4)).step.start(model)
+    closure = Closure(
+        model=model,
+        batch=(OUTPUT, TARGET),
+        losses=CrossEntropy(),
+        training_rows=TrainingRows(inputs=OUTPUT, targets=TARGET),
+        index=torch.arange(n),
+    )
+    for _ in range(count):
+        step.step(optimizer, closure)
+    return model.weight.detach()
+
+
+@identity
+def test_elr():
+    same(_steps("elr:lam=0"), _steps("plain"), 1e-6)
+
+
+@identity
+def test_coteaching():
+    same(_steps("coteaching:forget=0"), _steps("plain"), 1e-6)
+
+
+@identity
+def test_weight_decay():
+    same(_steps("weight_decay:strength=0.01"), _steps("plain", weight_decay=0.01), 1e-6)
+
+
+@identity
+def test_afr():
+    same(_steps("afr:iterations=0"), _steps("plain"), 1e-6)
+    same(_steps("afr:pull=1e4,lr=1e-7"), _steps("plain"), 1e-4)
+
+
+@identity
+def test_jtt():
+    same(_steps("jtt:first=0.5,up=0"), _steps("plain", count=2), 1e-6)
 
 
 @identity

@@ -236,6 +236,15 @@ def test_shapes_must_agree():
         Monitor().update(np.zeros(2), np.zeros(2), mask=np.ones(3))
 
 
+def test_losses_without_weights_are_refused():
+    class Criterion:
+        losses = np.zeros(2)
+
+    for lonely in (np.zeros(2), Criterion()):
+        with pytest.raises(TypeError, match=f"got {type(lonely).__name__} alone"):
+            Monitor().update(lonely)
+
+
 # --- suggest_tau ---
 
 
@@ -287,3 +296,9 @@ def test_units_that_all_count_one_are_not_called_clipped():
     monitor.update(np.array([0.1, 0.9, 3.0]), np.ones(3))
     assert monitor.stats()["clip_share"] == 0.0
     assert not any("saturated" in finding for finding in monitor.findings())
+
+
+def test_weights_of_zero_are_an_effective_sample_of_nothing():
+    monitor = Monitor(tau=1.0)
+    monitor.update(np.array([1.0, 2.0]), np.zeros(2))
+    assert monitor.stats()["ess_share"] == 0.0

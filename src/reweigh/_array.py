@@ -190,7 +190,7 @@ def _jax_with_gradient() -> Callable[[Array, Array, Array], Array]:
 def reusing(function: Callable[..., Array], x: Array, *others: Any) -> Array:
     """`function(x, *others)` of the array's own namespace, in the memory of `x`, which is not needed again.
 
-    A vector less is what keeps large batches in memory that is warm; NumPy alone is told, as others fuse or trace.
+    One vector less keeps large batches in cache; only NumPy needs it, the others fuse or trace.
     """
     return function(x, *others, out=x) if isinstance(x, np.ndarray) and x.ndim else function(x, *others)
 
@@ -315,6 +315,18 @@ def sort(x: Array) -> Array:
 def argsort(x: Array) -> Array:
     """Indices that sort a vector ascending; ties keep their order."""
     return namespace(x).argsort(x, stable=True)
+
+
+def put(x: Array, index: Array, values: Array) -> Array:
+    """A copy of the vector `x` with `values` at the places `index`; where one is named twice, either may be there."""
+    values = cast(values, x.dtype)
+    if is_torch(x):
+        return x.scatter(0, index, values)
+    if is_jax(x):
+        return x.at[index].set(values)
+    copy = x.copy()
+    copy[index] = values
+    return copy
 
 
 def segment_sum(values: Array, segments: Array, size: int) -> Array:

@@ -161,15 +161,28 @@ class Method:
         for slot, value in filled.items():
             if value is not None:
                 filled[slot] = _bind(value, context)
-        if self.post is not None and isinstance(filled["loss"], _find("mse")[1]):
-            raise ValueError(
-                f"{_text(self.post)!r} corrects the outputs of a classifier, and the target is a number. Leave it out."
-            )
+        if self.post is not None:
+            if isinstance(filled["loss"], _find("mse")[1]):
+                raise ValueError(
+                    f"{_text(self.post)!r} corrects the outputs of a classifier, and the target is a number. Leave it "
+                    "out."
+                )
+            parts = (filled["sampler"], filled["loss"], filled["step"])
+            filled["post"] = filled["post"].after(parts, context.class_counts)
         for slot, outcome in (("step", "be ignored"), ("sampler", "count them a second time")):
             if getattr(filled[slot], "own_objective", False) and self.objective != _find("mean")[1]():
                 raise ValueError(
                     f"{_text(filled[slot])!r} makes its own weights of the losses, so {_text(self.objective)!r} would "
                     f"{outcome}. Keep one of the two."
+                )
+        for slot, claim, reason in (
+            ("sampler", "draws", "decides which rows are drawn"),
+            ("average", "replaces", "replaces the last layer after the last step"),
+        ):
+            if getattr(filled["step"], claim, False) and getattr(self, slot) is not None:
+                raise ValueError(
+                    f"{_text(filled['step'])!r} {reason}, so {_text(getattr(self, slot))!r} would be ignored. Keep one "
+                    "of the two."
                 )
         return Built(**filled)
 
@@ -415,7 +428,7 @@ def _bind(value: Any, context: Context) -> Any:
         return value.bind(context.class_counts)
     filled = {
         name: getattr(context, name)
-        for name in ("n_groups", "steps", "class_counts")
+        for name in ("n", "n_groups", "steps", "class_counts")
         if name in own and getattr(value, name) is None and getattr(context, name) is not None
     }
     return dataclasses.replace(value, **filled) if filled else value

@@ -341,29 +341,31 @@ class _Tally:
         }
 
     def findings(self, tau: float | None, offset: float, recent: list[Floats]) -> list[str]:
-        found: list[str] = []
+        warnings: list[str] = []
         level = "the clip level" if tau is None else f"tau = {tau:g}"
         level += f" and the offset of {offset:g}" if offset else ""
         if self.nonfinite:
-            found.append(f"{self.nonfinite} losses or weights are NaN or infinite: find out why before anything else.")
+            warnings.append(
+                f"{self.nonfinite} losses or weights are NaN or infinite: find out why before anything else."
+            )
         if self.units and self.lonely == self.steps:
-            found.append("every step held one unit: was the loss averaged before it was re-weighted?")
+            warnings.append("every step held one unit: was the loss averaged before it was re-weighted?")
         if self.units and self.negative > 0.5 * self.units:
-            found.append(
+            warnings.append(
                 f"{self.negative / self.units:.0%} of the losses are {_below(offset)} and share the smallest weight: "
                 "pass the loss's floor as `offset`."
             )
         if self.units and self.clipped >= 0.99 * self.units:
-            found.append(
+            warnings.append(
                 f"saturated: (nearly) every loss is above {level}, so this is plain training with the learning rate "
                 f"times {self.weight / self.units:.2f}, which Adam-type optimisers ignore. {_advice(recent, offset)}"
             )
         elif self.units > 1 and self.largest < 1.02 * self.smallest and self.lonely < self.steps:
-            found.append(
+            warnings.append(
                 f"never active: the weights differ by {self.largest / self.smallest - 1:.1%} at most, because the "
                 f"losses are small against tau + 1. {_advice(recent, offset)}"
             )
-        return found
+        return warnings
 
 
 def _clipped(losses: Floats, weights: Floats) -> int:

@@ -13,6 +13,7 @@ from reweigh.objectives.cvar import CVaR
 from reweigh.objectives.dft import DFT
 from reweigh.objectives.doro import DORO
 from reweigh.objectives.entropy import Entropy
+from reweigh.objectives.gain import Gain
 from reweigh.objectives.group_dro import GroupDRO
 from reweigh.objectives.kl_dro import KLDRO
 from reweigh.objectives.lin_upper import LinUpper
@@ -55,6 +56,7 @@ INSTANCES: tuple[Objective, ...] = (
     CVaR(alpha=0.3),
     Chi2DRO(rho=0.4),
     Chi2DRO(reg=0.8),
+    Chi2DRO(rho=0.3, reg=0.2),
     DORO(eps=0.15, alpha=0.3),
     DORO(eps=0.15, alpha=0.5, divergence="chi2"),
     GroupDRO(n_groups=N_GROUPS, eta=0.3),
@@ -77,6 +79,9 @@ INSTANCES: tuple[Objective, ...] = (
 
 #: Those that weigh by more than the loss, with a suite of their own.
 SIGNALLED: tuple[Objective, ...] = (Rho(keep=0.3), Rho(keep=0.6), Entropy(), Entropy(power=0.5))
+
+#: Those that remember each unit by its number, with a suite of their own.
+INDEXED: tuple[Objective, ...] = (Gain(n=20), Gain(beta=3.0, n=20))
 
 
 def listed_classes() -> set[type[Objective]]:

@@ -65,3 +65,14 @@ def test_adjustment_and_counts_belong_together():
         GroupDRO(n_groups=2, group_counts=(1, 2))
     with pytest.raises(ValueError, match="one number for each of the 2 groups, got 3"):
         GroupDRO(n_groups=2, adjustment=1.0, group_counts=(1, 2, 3))
+
+
+def test_it_starts_with_the_uniform_distribution():
+    np.testing.assert_allclose(np.exp(GroupDRO(n_groups=4).init()["log_q"]), 0.25, rtol=1e-6)
+
+
+def test_a_group_may_have_a_single_example():
+    """C/sqrt(n) is 2 and 1, eta = log 3: q is 9 to 3."""
+    objective = GroupDRO(n_groups=2, eta=float(np.log(3)), adjustment=2.0, group_counts=(1, 4))
+    _, state = objective.apply(np.array([1.0, 1.0]), objective.init(), groups=np.array([0, 1]))
+    np.testing.assert_allclose(np.exp(state["log_q"]), [0.75, 0.25], rtol=1e-6)

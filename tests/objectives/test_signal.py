@@ -15,7 +15,7 @@ from reweigh.integrations import jax as reweigh_jax
 from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.lin_upper import LinUpper
 from reweigh.objectives.rho import Rho
-from reweigh.torch import Reweighted, chunked_cross_entropy, entropy
+from reweigh.torch import Reweighted, entropy
 
 RNG = np.random.default_rng(0)
 LOSSES = RNG.gamma(1.5, size=12).astype(np.float32)
@@ -69,8 +69,6 @@ def test_without_a_signal_the_error_has_the_line_to_write(objective):
             call()
     with pytest.raises(ValueError, match=r"`signal` must have the shape of the losses, \(12,\), got \(3,\)"):
         objective(LOSSES, signal=SIGNAL[:3])
-    with pytest.raises(TypeError, match=r"weighs by more than the loss.*signal="):
-        chunked_cross_entropy(torch.randn(4, 2), torch.randn(3, 2), torch.arange(4) % 3, objective)
 
 
 @every

@@ -155,6 +155,16 @@ def test_chi2_penalty_is_the_solvers(reg, measure):
 
 
 @pytest.mark.parametrize("measure", [None, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize(("rho", "reg"), [(0.05, 0.1), (0.05, 50.0), (1.0, 0.05), (1.0, 2.0)])
+def test_chi2_ball_with_a_price_is_the_solvers(rho, reg, measure):
+    objective = Chi2DRO(rho=rho, reg=reg)
+    p, share = probabilities(objective, LOSSES, measure)
+    value, best = solved(LOSSES, share, lambda p, q: [half_chi2(p, q) <= rho], lambda p, q: reg * half_chi2(p, q))
+    np.testing.assert_allclose(p, best, atol=1e-3)
+    assert objective(LOSSES, sample_weight=measure) == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("measure", [None, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("alpha", [0.05, 0.125, 0.3, 0.5, 0.99, 1.0])
 def test_cvar_is_the_solvers(alpha, measure):
     p, share = probabilities(CVaR(alpha=alpha), LOSSES, measure)

@@ -10,7 +10,7 @@ import torch
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef
 
 import reweigh
 from reweigh import Context, post
@@ -168,20 +168,35 @@ def test_prior_names_what_is_missing():
 # --- threshold ---
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "worst_class", "f1"])
-def test_the_binary_cut_is_the_best_of_all(metric):
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "worst_class", "f1", "matthews", "cost"])
+def test_the_binary_cut_is_the_best_of_all(metric, positive):
     def value(targets, predicted):
         recall = [(predicted[targets == k] == k).mean() for k in (0, 1)]
-        by_name = {"accuracy": (targets == predicted).mean(), "balanced_accuracy": sum(recall) / 2}
-        return {**by_name, "worst_class": min(recall), "f1": f1_score(targets, predicted, zero_division=0)}[metric]
+        by_name = {
+            "accuracy": (targets == predicted).mean(),
+            "balanced_accuracy": sum(recall) / 2,
+            "worst_class": min(recall),
+            "f1": f1_score(targets, predicted, pos_label=positive, zero_division=0),
+            "matthews": matthews_corrcoef(targets, predicted),
+            "cost": -np.where(predicted == positive, 1.0, 7.0)[predicted != targets].sum(),
+        }
+        return by_name[metric]
 
     for seed in range(5):
         outputs, targets = problem(60, 2, seed)
         margin = outputs[:, 1] - outputs[:, 0]
         cuts = [-np.inf, *sorted(margin)]
         every = [value(targets, (margin > cut).astype(int)) for cut in cuts]
-        correction = Threshold(metric=metric).fit(outputs, targets)
+        cut = Threshold(metric=metric, positive=positive, false_negative=7.0)
+        correction = cut.fit(outputs, targets)
         assert value(targets, correction(outputs).argmax(1)) == pytest.approx(max(every))
+
+
+def test_costs_are_those_of_two_classes():
+    outputs, targets = problem(60, 3, 0)
+    with pytest.raises(ValueError, match="costs are those of two"):
+        Threshold(metric="cost").fit(outputs, targets)
 
 
 def test_offsets_of_several_classes_cannot_be_improved_one_at_a_time():
@@ -296,3 +311,37 @@ def test_hyper_parameters_are_checked():
 
 def test_the_namespace_needs_no_import_of_its_own():
     assert reweigh.post.Prior is Prior
+
+
+# --- after a training that has corrected already ---
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("mean+prior", 1.0),
+        ("focal+prior", 1.0),
+        ("class_weights:power=0.5+prior", 0.5),
+        ("class_weights+prior", 0.0),
+        ("class_balanced:beta=0+prior", 1.0),
+        ("logit_adjusted+prior", 0.0),
+        ("logit_adjusted:t=0.5+prior:t=2", 1.5),
+        ("vs+prior", 0.0),
+        ("deferred:base=class_weights+prior", 0.0),
+        ("class_uniform+prior", 0.0),
+        ("mean+crt+prior", 0.0),
+    ],
+)
+def test_prior_corrects_what_training_has_left(text, left):
+    context = Context(class_counts=[90, 9, 1], n=100, targets=torch.zeros(100), steps=10)
+    outputs, targets = problem()
+    correction = method(text).build(context).post.fit(outputs, targets, context)
+    moved = correction(outputs) - outputs + left * np.log([0.9, 0.09, 0.01])
+    np.testing.assert_allclose(moved - moved[:, :1], 0.0, atol=1e-6)
+
+
+def test_given_class_weights_are_not_replaced():
+    context = Context(class_counts=[90, 10])
+    own = Prior(class_weights=(1.0, 3.0))
+    loss = method("class_weights").loss
+    assert reweigh.Method(loss=loss, post=own).build(context).post == own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import runpy
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import reweigh
 from reweigh.torch import Reweighted, chunked_cross_entropy
+from reweigh.torch.chunked import chunked_tokens
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chunked_loss.py"
 WORKER = Path(__file__).parent / "workers" / "chunked_gradients.py"
@@ -177,6 +179,133 @@ def test_none_takes_any_gradient(level):
     found = gradients((factors * vector).sum(), hidden, weight, bias)
     wanted = gradients((factors * weights * losses).sum(), hidden, weight, bias)
     assert largest_difference(found, wanted) < 1e-12
+
+
+def written_out(
+    text, hidden, weight, bias, targets, *, low=None, scale=1.0, cap=None, own=None, signal=None, level="token"
+):
+    """The loss from all logits with the head, the units and the measure written out."""
+    logits = hidden @ weight.T + bias
+    if low is not None:
+        logits = logits + low[0] @ low[1].T
+    logits = scale * logits
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    log_probs = torch.log_softmax(logits, -1)
+    real = (targets != -100).double()
+    losses = -log_probs.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1) * real
+    amounts = real if own is None else real * own
+    if text.startswith("entropy") and signal is None:
+        signal = -(log_probs.exp() * log_probs).sum(-1).detach() / math.log(logits.shape[-1])
+    if level == "sequence":
+        sizes = real.sum(1)
+        seen, shares = (losses * real).sum(1) / sizes, amounts.sum(1)
+        signal = None if signal is None else (signal * real).sum(1) / sizes
+    else:
+        seen, shares, signal = losses.flatten(), amounts.flatten(), None if signal is None else signal.flatten()
+    more = {} if signal is None else {"signal": signal}
+    weights, _, value = objective(text).weigh(seen.detach(), (), measure=shares, **more)
+    weights = weights.unsqueeze(1) if level == "sequence" else weights.view(losses.shape)
+    loss = (weights * amounts * losses).sum() / amounts.sum()
+    return loss if value is None else loss + (value - loss).detach()
+
+
+HEADS = {
+    "scaled": {"scale": 0.25},
+    "capped": {"cap": 2.0},
+    "scaled and capped": {"scale": 3.0, "cap": 5.0},
+    "low rank": {"low": True},
+    "all": {"scale": 0.5, "cap": 4.0, "low": True, "own": True},
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("text", ["rgd:tau=3", "term:t=0.5", "entropy:power=2", "rho:keep=0.5"])
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_signals_and_weights_written_out(head, text, level, frozen):
+    hidden, weight, bias, targets = problem()
+    generator = torch.Generator().manual_seed(1)
+    options = dict(HEADS[head])
+    if options.get("low"):
+        options["low"] = tuple(
+            torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+            for shape in ((3, 5, 2), (11, 2))
+        )
+    if options.get("own"):
+        options["own"] = torch.rand(3, 5, generator=generator, dtype=torch.float64)
+    if text.startswith("rho"):
+        options["signal"] = torch.rand(3, 5, generator=generator, dtype=torch.float64)
+    if frozen:
+        weight, bias = weight.detach(), bias.detach()
+    theirs = written_out(text, hidden, weight, bias, targets, level=level, **options)
+    low = options.pop("low", None)
+    ours = chunked_cross_entropy(
+        hidden,
+        weight,
+        targets,
+        objective(text),
+        bias=bias,
+        level=level,
+        low_rank=low,
+        softcap=options.pop("cap", None),
+        sample_weight=options.pop("own", None),
+        chunk=5,
+        **options,
+    )
+    assert ours.item() == pytest.approx(theirs.item(), abs=1e-10)
+    inputs = [x for x in (hidden, weight, bias, *(low or ())) if x.requires_grad]
+    assert largest_difference(gradients(ours, *inputs), gradients(theirs, *inputs)) < 1e-10
+
+
+def test_a_weight_per_row_is_that_of_its_tokens():
+    hidden, weight, bias, targets = problem()
+    rows = torch.tensor([0.5, 2.0, 0.0], dtype=torch.float64)
+    for level in ("token", "sequence"):
+        ours = chunked_cross_entropy(hidden, weight, targets, bias=bias, sample_weight=rows, level=level)
+        theirs = written_out("rgd", hidden, weight, bias, targets, own=rows[:, None].expand(3, 5), level=level)
+        assert ours.item() == pytest.approx(theirs.item(), abs=1e-12)
+        criterion = Reweighted(torch.nn.CrossEntropyLoss(), level=level)
+        logits = F.linear(hidden, weight, bias).movedim(-1, 1)
+        hosts = criterion(logits, targets, sample_weight=rows[:, None].expand(3, 5))
+        assert ours.item() == pytest.approx(hosts.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("text", ["rgd", "term:t=0.5"])
+def test_a_frozen_head_needs_its_logits_once(text, monkeypatch):
+    """The gradient of a hidden state is its token's alone: any objective, and any gradient that comes in."""
+    made: list[int] = []
+    product = torch.mm
+
+    def watched(left, right, **options):
+        made.append(right.shape[1] == 50)
+        return product(left, right, **options)
+
+    hidden, weight, _, targets = problem((10, 8), 6, 50, ignored=0.0)
+    wanted = gradients(by_formula(text, hidden, weight, None, targets, "sequence"), hidden)
+    monkeypatch.setattr(torch, "mm", watched)
+    for reduction in ("mean", "none"):
+        made.clear()
+        loss = chunked_cross_entropy(
+            hidden, weight.detach(), targets, objective(text), chunk=16, level="sequence", reduction=reduction
+        )
+        for _ in range(2):
+            scalar = loss if reduction == "mean" else loss.mean()
+            assert largest_difference(torch.autograd.grad(scalar, hidden, retain_graph=True), wanted) < 1e-12
+        assert sum(made) == (5 if reduction == "none" else 10)  # a second backward of the mean makes them anew
+
+
+def test_entropy_and_hits_come_along():
+    hidden, weight, bias, targets = problem()
+    chunked = chunked_tokens(hidden, weight, targets, objective("mean"), bias=bias, chunk=4, entropies=True)
+    logits, real = F.linear(hidden, weight, bias), targets != -100
+    expected = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(chunked.entropies, torch.where(real, expected, 0.0))
+    assert torch.equal(chunked.correct, (logits.argmax(-1) == targets) & real)
+    weight = torch.tensor([[1.0], [-torch.inf]], dtype=torch.float64)
+    sure = chunked_tokens(torch.ones(1, 1, dtype=torch.float64), weight, torch.zeros(1).long(), objective("entropy"))
+    assert sure.loss.item() == 0.0
+    assert sure.entropies.item() == 0.0
 
 
 def test_stateful_objectives_go_on_top():
@@ -341,12 +470,20 @@ def test_autocast_takes_the_products_down_and_nothing_else():
 
 
 @OF_DYNAMO
-@pytest.mark.parametrize(("text", "level"), [("rgd", "token"), ("term:t=0.5", "sequence")])
-def test_compiled_in_one_graph(text, level):
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("rgd", {}),
+        ("term:t=0.5", {"level": "sequence"}),
+        ("entropy", {"softcap": 4.0, "sample_weight": torch.rand(3, 5)}),
+        ("rgd", {"level": "sequence", "segments": torch.arange(15).view(3, 5) // 3, "scale": 0.5}),
+    ],
+)
+def test_compiled_in_one_graph(text, options):
     inputs, own = problem(), objective(text)
 
     def loss(hidden, weight, bias, targets):
-        return chunked_cross_entropy(hidden, weight, targets, own, bias=bias, chunk=6, level=level)
+        return chunked_cross_entropy(hidden, weight, targets, own, bias=bias, chunk=6, **options)
 
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     ours, theirs = compiled(*inputs), loss(*inputs)
@@ -389,6 +526,12 @@ def test_shards_give_the_gradients_of_the_batch():
         ({"chunk": 0}, "`chunk`"),
         ({"count": -1.0}, "`count`"),
         ({"count": 5.0, "reduction": "sum"}, "denominator of the mean"),
+        ({"scale": 0.0}, "`scale`"),
+        ({"softcap": -1.0}, "`softcap`"),
+        ({"low_rank": (torch.zeros(3, 5, 2), torch.zeros(11, 3))}, r"`low_rank` must be .*\(11, 'r'\).*\(11, 3\)"),
+        ({"sample_weight": torch.ones(5)}, r"`sample_weight` must have .*or one per row, \(3,\), got \(5,\)"),
+        ({"objective": objective("rho")}, r"needs `signal`, got None\. It is .*signal=reference_losses"),
+        ({"objective": objective("rho"), "signal": torch.ones(3)}, r"`signal` must have the shape .*, got \(3,\)"),
     ],
 )
 def test_errors_name_what_is_wrong(change, message):

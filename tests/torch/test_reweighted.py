@@ -21,7 +21,7 @@ from reweigh.objectives.scdro import SCDRO
 from reweigh.objectives.superloss import SuperLoss
 from reweigh.objectives.term import TERM
 from reweigh.torch import Reweighted, global_count
-from reweigh.torch.losses import CrossEntropy, Focal
+from reweigh.torch.losses import ClassBalanced, CrossEntropy, Focal
 
 torch.manual_seed(0)
 B, C = 6, 4
@@ -608,7 +608,7 @@ def test_a_criterion_without_units_is_refused():
 
 
 def test_errors_at_construction():
-    with pytest.raises(TypeError, match=r"either an objective or hyper-parameters of RGD, got RGD\(.*and tau"):
+    with pytest.raises(TypeError, match=r"either an objective or hyper-parameters of RGD, got 'rgd' and tau"):
         Reweighted(nn.MSELoss(), RGD(), tau=1.0)
     with pytest.raises(
         ValueError, match=r"`level` must be one of 'sample', 'token', 'sequence', got 'tokens'\. Did you"
@@ -663,9 +663,12 @@ def test_a_method_may_stand_for_both():
         ((nn.MSELoss(), 0.5), r"`objective` must be a method's text, .*got float\. For example \"rgd:tau=3\""),
         ((nn.MSELoss(), "rgf"), r"there is no method named 'rgf'\. Did you mean 'rgd'"),
         ((nn.MSELoss(), "focal+rgd"), r"'focal\+rgd' has a loss of its own, got MSELoss.*Reweighted\(method\)"),
-        ((nn.MSELoss(), "rgd+sam"), r"got 'rgd\+sam' with the step SAM\(.*and use `built\.step` in your training loop"),
-        ((nn.MSELoss(), "rgd+ema"), r"with the average EMA\(.*`built\.average`"),
-        (("hardness+focal",), r"with the sampler Hardness\(.*`built\.sampler`"),
+        (
+            (nn.MSELoss(), "rgd+sam"),
+            r"got 'rgd\+sam' with the step 'sam': .*use `built\.step` of .*training loop",
+        ),
+        ((nn.MSELoss(), "rgd+ema"), r"with the average 'ema': .*`built\.average`"),
+        (("hardness+focal",), r"with the sampler 'hardness': .*`built\.sampler`"),
         (("focal+rgd", RGD()), r"'focal\+rgd' has an objective of its own"),
     ],
     ids=str,
@@ -673,6 +676,35 @@ def test_a_method_may_stand_for_both():
 def test_what_cannot_stand_for_them_gets_one_sentence(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Reweighted(*arguments)
+
+
+COUNTS = [6, 3, 1, 2]
+
+
+def test_class_counts_reach_the_loss():
+    bound = Reweighted("class_balanced:beta=0.9+rgd:tau=3", class_counts=COUNTS)
+    later = Reweighted("class_balanced:beta=0.9+rgd:tau=3", class_counts="auto")
+    with pytest.raises(ValueError, match=r"class_counts='auto' leaves the counting .*criterion\.bind\(class_counts\)"):
+        later(LOGITS, LABELS)
+    later.bind(COUNTS)
+    expected = Reweighted(ClassBalanced(beta=0.9, class_counts=tuple(COUNTS)), tau=3.0)(LOGITS, LABELS)
+    for criterion in (bound, later):
+        torch.testing.assert_close(criterion(LOGITS, LABELS), expected, rtol=0, atol=0)
+    assert torch.isfinite(Reweighted("rgd:tau=3", class_counts="auto")(LOGITS, LABELS))  # nothing waits for counts
+    with pytest.raises(ValueError, match="`class_counts` must be one of 'auto', got 'all'"):
+        Reweighted("class_balanced", class_counts="all")
+
+
+def test_the_correction_of_a_method_undoes_the_shares_of_the_classes():
+    """Logits less the logarithm of each class's share, written out."""
+    criterion = Reweighted(nn.CrossEntropyLoss(), "rgd:tau=3+prior", class_counts=COUNTS)
+    corrected = criterion.correction(LOGITS, LABELS)(LOGITS)
+    expected = [[z - math.log(n / 12) for z, n in zip(row, COUNTS, strict=True)] for row in LOGITS.tolist()]
+    np.testing.assert_allclose(corrected, expected, rtol=1e-12)
+    with pytest.raises(ValueError, match="the method has no correction after training"):
+        Reweighted("rgd").correction(LOGITS, LABELS)
+    with pytest.raises(ValueError, match="`class_counts` must be given to prior, got None"):
+        Reweighted("rgd+prior", class_counts="auto").correction(LOGITS, LABELS)
 
 
 # --- inputs by name, weights of elements ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import reweigh
 from reweigh import KL, rgd
+from reweigh.method import names
 from reweigh.torch.samplers import ClassUniform, GroupBalanced, Hardness, Importance, PrimalDual, SumTree, Uniform
 from reweigh.torch.samplers._chi_square_ball import ChiSquareBall
 from reweigh.torch.samplers._sum_tree import descend
@@ -29,6 +31,7 @@ ADAPTIVE = [
     PrimalDual(divergence="kl", step=0.05),
 ]
 ALL = [Uniform(), ClassUniform(), GroupBalanced(), *ADAPTIVE]
+WEIGHT = [float(i % 4) for i in range(37)]
 
 
 def name(config):
@@ -569,6 +572,109 @@ def test_class_uniform_needs_targets():
         ClassUniform().start(2, batch_size=2, targets=torch.tensor([0.5, 1.0]))
 
 
+# --- weights of examples ---
+
+#: With weights 1, 2, 0, 5, classes 0, 0, 0, 1 and groups 0, 1, 1, 1: the losses to learn first, and the masses by hand.
+WEIGHTED = {
+    "uniform": [(Uniform(), {}, [1, 2, 0, 5])],
+    "class_uniform": [(ClassUniform(), {}, [1 / 6, 2 / 6, 0, 5 / 2])],
+    "group_balanced": [(GroupBalanced(), {}, [1 / 2, 2 / 6, 0, 5 / 6])],
+    # Powers of two of the losses: 1, 2, 4, 1.
+    "importance": [(Importance(tau=2.0, gamma=math.log(2)), {0: 0, 1: 1, 3: 0}, [1, 2 * 2, 0, 5])],
+    "hardness": [(Hardness(beta=math.log(2), correction=True), {0: 0, 1: 1, 3: 0}, [1, 2 * 2, 0, 5])],
+    # Example 3 is drawn with 5/8, 2.5 times as often as one in four. A reward of 2.5 raises its relative probability
+    # by 1, and the projection lowers all by 1/4; one of 2.5 log 2 doubles it, and half of all draws are uniform.
+    "primal_dual": [
+        (PrimalDual(rho=4.0, step=1.0), {3: 2.5}, [0.75, 2 * 0.75, 0, 5 * 1.75]),
+        (
+            PrimalDual(divergence="kl", step=1.0, floor=0.5),
+            {3: 2.5 * math.log(2)},
+            [0.4 + 0.5, 2 * (0.4 + 0.5), 0, 5 * (0.8 + 0.5)],
+        ),
+    ],
+}
+
+
+def weighted(config, learned, *, batch_size):
+    sampler = config.start(
+        4,
+        batch_size=batch_size,
+        seed=3,
+        targets=torch.tensor([0, 0, 0, 1]),
+        groups=torch.tensor([0, 1, 1, 1]),
+        weight=np.array([1, 2, 0, 5]),
+    )
+    if learned:
+        next(iter(sampler))
+        sampler.update(torch.tensor(list(learned)), torch.tensor(list(learned.values()), dtype=torch.float64))
+    return sampler
+
+
+@pytest.mark.parametrize("registered", names("sampler"))
+def test_rows_are_drawn_by_their_weights_too(registered):
+    for config, learned, masses in WEIGHTED[registered]:
+        sampler = weighted(config, learned, batch_size=4 if registered == "uniform" else 4000)
+        expected = np.array(masses) / sum(masses)
+        np.testing.assert_allclose(sampler.probabilities(), expected, rtol=1e-12)
+        counts = sum(
+            np.bincount(next(iter(sampler)), minlength=4) for _ in range(1000 if registered == "uniform" else 1)
+        )
+        assert counts[2] == 0
+        drawn = [0, 1, 3]
+        assert scipy.stats.chisquare(counts[drawn], expected[drawn] * counts.sum()).pvalue > 1e-3
+
+
+def test_weighted_shuffling_rounds_how_often_a_row_comes():
+    sampler = weighted(Uniform(), {}, batch_size=4)
+    counts = np.array([np.bincount(next(iter(sampler)), minlength=4) for _ in range(200)])
+    for row, allowed in enumerate([{0, 1}, {1}, {0}, {2, 3}]):  # 4 v / 8 is 0.5, 1, 0, 2.5
+        assert set(counts[:, row].tolist()) == allowed
+
+
+def test_corrections_undo_the_sampler_but_not_the_weights():
+    drawn, now = torch.tensor([0, 1, 3]), torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64)
+    (config, learned, _), *_ = WEIGHTED["importance"]
+    sampler = weighted(config, learned, batch_size=4000)
+    next(iter(sampler))
+    # The weight now, times the row's share of the weights, over its probability.
+    expected = [2 * (1 / 8) / 0.1, 2 * (2 / 8) / 0.4, 4 * (5 / 8) / 0.5]
+    np.testing.assert_allclose(sampler.sample_weight(drawn, now), expected)
+    (config, learned, _), *_ = WEIGHTED["hardness"]
+    sampler = weighted(config, learned, batch_size=4000)
+    next(iter(sampler))
+    np.testing.assert_allclose(sampler.sample_weight(drawn, now), [2.0, 1.0, 4.0])
+
+
+@pytest.mark.parametrize("config", ALL, ids=name)
+def test_equal_weights_change_nothing(config):
+    logs = []
+    for weight in (None, torch.ones(37), [0.3] * 37):
+        sampler = started(config, weight=weight)
+        logs.append([])
+        for _ in range(2):
+            for _ in train(sampler, sampler, logs[-1]):
+                pass
+    assert logs[0] == logs[1] == logs[2]
+
+
+@pytest.mark.parametrize("config", ALL, ids=name)
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        ([1.0] * 36, r"one number for each of 37 examples, got shape \(36,\)"),
+        ([[1.0]] * 37, r"got shape \(37, 1\)"),
+        ([1.0] * 36 + [-1.0], r"not negative, got 1 of 37 that are not, the first -1.0 for example 36"),
+        ([math.nan] + [1.0] * 36, r"the first nan for example 0"),
+        ([1.0, math.inf] + [1.0] * 35, r"must be finite"),
+        ([0.0] * 37, "positive for at least one example, got zeros only"),
+    ],
+    ids=["short", "matrix", "negative", "nan", "infinite", "zeros"],
+)
+def test_bad_weights_are_refused(config, weight, words):
+    with pytest.raises(ValueError, match=words):
+        started(config, weight=weight)
+
+
 # --- what all of them share ---
 
 
@@ -606,8 +712,8 @@ def train(sampler, batches, log, step=0):
 
 
 @pytest.mark.parametrize("config", ALL, ids=name)
-@pytest.mark.parametrize("stop", [0, 3, 8, 11])
-def test_resuming_continues_bit_for_bit(config, stop, tmp_path):
+@pytest.mark.parametrize(("stop", "weight"), [(0, None), (3, None), (3, WEIGHT), (8, None), (11, None), (11, WEIGHT)])
+def test_resuming_continues_bit_for_bit(config, stop, weight, tmp_path):
     def run(sampler, log, step, until=None):
         while step < 24:
             for done in train(sampler, sampler, log, step):
@@ -616,12 +722,12 @@ def test_resuming_continues_bit_for_bit(config, stop, tmp_path):
                     return step
         return step
 
-    whole, log = started(config, seed=4), []
+    whole, log = started(config, seed=4, weight=weight), []
     run(whole, log, 0)
-    first, parts = started(config, seed=4), []
+    first, parts = started(config, seed=4, weight=weight), []
     step = run(first, parts, 0, until=stop) if stop else 0
     torch.save(first.state_dict(), tmp_path / "sampler.pt")
-    second = started(config, seed=4)
+    second = started(config, seed=4, weight=weight)
     second.load_state_dict(torch.load(tmp_path / "sampler.pt", weights_only=True))
     run(second, parts, step)
     assert parts == log
@@ -700,6 +806,10 @@ def test_a_state_must_fit():
     state = started(Importance()).state_dict()
     with pytest.raises(ValueError, match=r"`batch_size` must be that of the saved sampler, 5, got 4"):
         started(Importance(), batch_size=4).load_state_dict(state)
+    with pytest.raises(ValueError, match="`weight` must be that of the saved sampler"):
+        started(Importance(), weight=WEIGHT).load_state_dict(state)
+    with pytest.raises(ValueError, match="`weight` must be that of the saved sampler"):
+        started(Importance(), weight=WEIGHT).load_state_dict(started(Importance(), weight=WEIGHT[::-1]).state_dict())
 
 
 @pytest.mark.parametrize("config", ALL, ids=name)
@@ -778,10 +888,11 @@ def test_uniform_ranks_are_disjoint_and_of_equal_length(n, drop_last):
     assert len(seen) == len(set(seen)) == (n // 12 * 12 if drop_last else n // 3 * 3)
 
 
-@pytest.mark.parametrize("config", [ClassUniform(), *ADAPTIVE], ids=name)
-def test_ranks_share_one_global_batch(config):
-    alone = list(started(config, batch_size=6))
-    ranks = [list(started(config, batch_size=2, num_replicas=3, rank=r)) for r in range(3)]
+@pytest.mark.parametrize("config", ALL, ids=name)
+@pytest.mark.parametrize("weight", [None, WEIGHT[:36]], ids=["equal", "weighted"])
+def test_ranks_share_one_global_batch(config, weight):
+    alone = list(started(config, n=36, batch_size=6, weight=weight))
+    ranks = [list(started(config, n=36, batch_size=2, num_replicas=3, rank=rank, weight=weight)) for rank in range(3)]
     assert [a + b + c for a, b, c in zip(*ranks, strict=True)] == alone
 
 
@@ -797,8 +908,8 @@ def work(rank, port, results):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     found = {}
-    for config in ADAPTIVE:
-        sampler = started(config, batch_size=4, seed=2)  # ranks from torch.distributed
+    for config, weight in itertools.product(ADAPTIVE, (None, WEIGHT)):
+        sampler = started(config, batch_size=4, seed=2, weight=weight)  # ranks from torch.distributed
         log = []
         for _ in range(2):
             for _ in train(sampler, sampler, log):
@@ -811,7 +922,7 @@ def work(rank, port, results):
             sampler.update(batch, torch.full((4 - rank,), float("nan") if rank else 1.0))
         except ValueError as error:  # on both ranks, though only one has the NaN
             message = str(error)
-        found[name(config)] = (log, sampler.probabilities().tolist(), message)
+        found[name(config), weight is None] = (log, sampler.probabilities().tolist(), message)
     results.put((rank, found))
     torch.distributed.destroy_process_group()
 
@@ -825,13 +936,14 @@ def test_two_processes_keep_identical_trees():
     results = context.Queue()
     workers = [context.Process(target=work, args=(rank, port, results)) for rank in range(2)]
     found = dict(answers(workers, results))
-    for config in ADAPTIVE:
-        (log0, p0, error0), (log1, p1, error1) = found[0][name(config)], found[1][name(config)]
+    for config, weight in itertools.product(ADAPTIVE, (None, WEIGHT)):
+        key = name(config), weight is None
+        (log0, p0, error0), (log1, p1, error1) = found[0][key], found[1][key]
         assert p0 == p1
         assert error0 == error1 != ""
         assert len(log0) == len(log1) == 10
         # One process with the whole batch goes the same way.
-        sampler, log = started(config, batch_size=8, seed=2), []
+        sampler, log = started(config, batch_size=8, seed=2, weight=weight), []
         for _ in range(2):
             for _ in train(sampler, sampler, log):
                 pass

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and t
     from reweigh.objectives.dft import DFT
     from reweigh.objectives.doro import DORO
     from reweigh.objectives.entropy import Entropy
+    from reweigh.objectives.gain import Gain
     from reweigh.objectives.group_dro import GroupDRO
     from reweigh.objectives.kl_dro import KLDRO
     from reweigh.objectives.lin_upper import LinUpper
@@ -60,6 +61,7 @@ __all__ = [
     "LinUpper",
     "Rho",
     "Entropy",
+    "Gain",
 ]
 
 

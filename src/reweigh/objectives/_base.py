@@ -100,9 +100,8 @@ class Objective(ABC):
     @functools.cached_property
     def made_of_numbers(self) -> bool:
         """Whether no hyper-parameter is an array, such as a traced or mapped one, or an axis of a JAX mesh."""
-        return not any(is_array(value) for value in vars(self).values()) and not isinstance(
-            getattr(self, "sync", True), str
-        )
+        values = [*vars(self).values(), *vars(getattr(self, "weight", object)).values()]
+        return not any(is_array(value) for value in values) and not isinstance(getattr(self, "sync", True), str)
 
     @property
     def clip_level(self) -> float | None:
@@ -116,6 +115,10 @@ class Objective(ABC):
         included.
         """
         return None
+
+    def warn(self, losses: Array, measure: Array | None) -> None:
+        """Say what looks wrong about losses in NumPy, where looking does not make a device wait."""
+        return
 
     def apply(
         self,
@@ -175,18 +178,21 @@ class Objective(ABC):
             groups = _beside("groups", groups, checked)
         if count is not None:
             validate.positive("count", count, "It is the number of units to divide by.")
+        if isinstance(flat, np.ndarray):
+            self.warn(flat, measure)
         state = state_like(state, flat)
+        integral = self.integral(flat, state)
+        if integral is not None and not state:  # the weights are its derivative, and nothing else needs them
+            return cast(_average(integral, measure, count), checked.dtype), state
         if self.takes:
             seen = beside(self, flat, signal, index, checked)
             weighed = self.weigh(stop_gradient(flat), state, measure=measure, groups=groups, **seen)
         else:
             weighed = weigh(self, stop_gradient(flat), state, measure, groups)
-        integral = self.integral(flat, state)
         if integral is None:
             loss = descend(flat, weighed, measure, count, own=self.neutral)
         else:
-            amounts = integral if measure is None else integral * measure
-            loss = amounts.sum() / (total(measure, flat) if count is None else count)
+            loss = _average(integral, measure, count)
         return cast(loss, checked.dtype), weighed.state
 
     def _apply_here(self, losses: Array, state: State, groups: Array | None) -> tuple[Array, State] | None:
@@ -259,11 +265,11 @@ def beside(objective: Objective, losses: Array, signal: Any, index: Any, shaped:
     get nothing.
     """
     given = {"signal": signal, "index": index}
-    found: dict[str, Any] = {}
+    vectors: dict[str, Any] = {}
     for name in objective.takes:
         flat = _beside(name, required(objective, name, given[name]), losses if shaped is None else shaped)
-        found[name] = stop_gradient(cast(flat, losses.dtype) if name == "signal" else flat)
-    return found
+        vectors[name] = stop_gradient(cast(flat, losses.dtype) if name == "signal" else flat)
+    return vectors
 
 
 def required(objective: Objective, name: str, given: Any) -> Any:
@@ -355,6 +361,13 @@ def mean(values: Array, measure: Array | None) -> Array:
     return (values if measure is None else values * measure).sum() / total(measure, values)
 
 
+def _average(integral: Array, measure: Array | None, count: Any) -> Array:
+    """The mean of what is the loss to descend, unit by unit."""
+    if count is None:
+        return mean(integral, measure)
+    return (integral if measure is None else integral * measure).sum() / count
+
+
 def descend(losses: Array, weighed: Weighed, measure: Array | None, count: Any, *, own: bool = False) -> Array:
     """One number whose gradient is the weighted one and whose value is the objective's.
 
@@ -420,9 +433,7 @@ def raise_if_not_finite(flat: Array, mask: Array | None) -> None:
 
 
 def warn_if_mostly_negative(losses: Array, offset: Any, measure: Array | None) -> None:
-    """Say on NumPy that a lower clip at zero makes most units look equally easy."""
-    if not isinstance(losses, np.ndarray):
-        return
+    """Say that a lower clip at zero makes most units look equally easy."""
     real = losses if measure is None else losses[measure != 0]
     share = np.mean(real < offset) if real.size else 0.0
     if share > 0.5:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from reweigh import _validate as validate
-from reweigh._array import Array
+from reweigh._array import Array, namespace
 from reweigh.objectives._base import Objective, State, Weighed, mean
 from reweigh.objectives._measure import chi2_ball, chi2_penalty, own_part, pool
 
@@ -30,7 +30,8 @@ class Chi2DRO(Objective):
     rho
         Radius of the ball; 1 unless `reg` is given.
     reg
-        Price of the divergence, in units of the loss, instead of a radius.
+        Price of the divergence, in units of the loss, instead of a radius or, where both are given, beside it: the
+        supremum of the priced form over the ball.
     sync
         Whether the batch is the one over all data-parallel ranks. Inside
         `jax.shard_map`, the name of the axis that holds the batch.
@@ -48,6 +49,8 @@ class Chi2DRO(Objective):
     2.0
     >>> print(round(float(Chi2DRO(reg=5.0)(losses)), 6))  # mean + variance / (2 reg)
     1.625
+    >>> print(round(float(Chi2DRO(rho=0.01, reg=5.0)(losses)), 6))  # mean + sqrt(2 rho variance) - reg rho
+    1.608114
 
     Notes
     -----
@@ -65,16 +68,11 @@ class Chi2DRO(Objective):
     neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.rho is not None and self.reg is not None:
-            raise ValueError(
-                f"`rho` and `reg` exclude each other, got rho={self.rho!r} and reg={self.reg!r}: one bounds the "
-                "divergence, the other puts a price on it. Give one of the two."
-            )
         if self.reg is not None:
             validate.positive("reg", self.reg)
         elif self.rho is None:
             object.__setattr__(self, "rho", 1.0)
-        else:
+        if self.rho is not None:
             validate.positive("rho", self.rho, "A radius of zero is the plain mean: use Mean().")
 
     @property
@@ -90,5 +88,8 @@ class Chi2DRO(Objective):
         if self.reg is None:
             return Weighed(own_part(chi2_ball(whole, amounts, self.rho), cut))
         density = chi2_penalty(whole, amounts, self.reg)
+        if self.rho is not None:  # the price alone, unless that leaves the ball: then its surface is reached
+            far = 0.5 * mean((density - 1.0) * (density - 1.0), amounts) > self.rho
+            density = namespace(density).where(far, chi2_ball(whole, amounts, self.rho), density)
         price = 0.5 * self.reg * (density - 1.0) * (density - 1.0)
         return Weighed(own_part(density, cut), (), mean(density * whole - price, amounts))

@@ -78,11 +78,14 @@ class Redescending(Objective):
         """True: the weight depends on the unit's own loss alone."""
         return True
 
+    def warn(self, losses: Array, measure: Array | None) -> None:
+        """Say where most losses are below zero."""
+        warn_if_mostly_negative(losses, 0.0, measure)
+
     def weigh(
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None
     ) -> Weighed:
         """The weight of each unit from its own loss."""
-        warn_if_mostly_negative(losses, 0.0, measure)
         xp = namespace(losses)
         beyond = clip(losses / self.tau, 1.0, None)
         weights = KL(tau=self.tau).of_constants(losses)

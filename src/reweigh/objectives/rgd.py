@@ -184,12 +184,15 @@ class RGD(Objective):
         """A step counter during warm-up, otherwise nothing."""
         return {"step": np.zeros((), np.int32)} if self.warmup else ()
 
+    def warn(self, losses: Array, measure: Array | None) -> None:
+        """Say where most losses are below the lower clip."""
+        if self.tau is not None:  # otherwise nothing is clipped at zero
+            warn_if_mostly_negative(losses, self.offset, measure)
+
     def weigh(
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None
     ) -> Weighed:
         """The weight of each unit from its own loss."""
-        if self.tau is not None:  # otherwise nothing is clipped at zero
-            warn_if_mostly_negative(losses, self.offset, measure)
         weights = self.weight.of_constants(losses)
         integral = self.integral(losses, state)
         value = None if integral is None else mean(integral, measure)
@@ -340,6 +343,8 @@ def _vector(objective: RGD, losses: Array, mask: Any, sample_weight: Any, nonfin
     if objective.surrogate:
         vector = objective.weight.phi(flat)
     else:
+        if isinstance(flat, np.ndarray):
+            objective.warn(flat, measure)
         vector = objective.weigh(stop_gradient(flat), (), measure=measure).weights * flat
     if measure is not None:
         vector = vector * measure

@@ -97,12 +97,15 @@ class RGDAuto(Objective):
         """The clip level and a step counter."""
         return {"q": np.zeros((), np.float32), "step": np.zeros((), np.int32)}
 
+    def warn(self, losses: Array, measure: Array | None) -> None:
+        """Say where most losses are below zero."""
+        warn_if_mostly_negative(losses, 0.0, measure)
+
     def weigh(
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None
     ) -> Weighed:
         """The weight of each unit at the clip level from before this batch."""
         xp = namespace(losses)
-        warn_if_mostly_negative(losses, 0.0, measure)
         first = state["step"] == 0
         whole, amounts, _ = pool(losses, measure, self.sync)
         current = clip(measured_quantile(whole, amounts, self.quantile), _SMALLEST, None)

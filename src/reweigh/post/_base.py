@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Post(ABC):
     def needs_classifier(self) -> bool:
         """Whether `fit` must know the model's last layer, `Context(classifier=(weight, bias))`."""
         return False
+
+    def after(self, parts: Iterable[Any], class_counts: Sequence[int] | None) -> Self:
+        """What is left to correct after a training with these parts of a method; all of it, for most corrections."""
+        return self
 
     def fit(self, outputs: Any, targets: Any, context: Context | None = None) -> Correction:
         """The correction that suits these rows.

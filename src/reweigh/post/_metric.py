@@ -7,37 +7,54 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-__all__ = ["METRICS", "Metric", "best", "metric_of", "score"]
+__all__ = ["METRICS", "Metric", "best", "metric_of", "negative_cost", "score"]
 
 Floats = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-Metric = Literal["accuracy", "balanced_accuracy", "worst_class", "f1"]
-METRICS: tuple[Metric, ...] = ("accuracy", "balanced_accuracy", "worst_class", "f1")
+Metric = Literal["accuracy", "balanced_accuracy", "worst_class", "f1", "matthews"]
+METRICS: tuple[Metric, ...] = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
 
 
-def score(metric: Metric, hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+def score(metric: Metric, hits: Floats, predicted: Floats, actual: Floats, *, positive: int = 1) -> Floats:
     """The metric of several classifiers at once.
 
     Parameters
     ----------
     metric
-        `"accuracy"`, `"balanced_accuracy"` (the mean recall of the classes), `"worst_class"` (the smallest recall) or
-        `"f1"` (of the second of two classes, otherwise the mean over classes).
+        `"accuracy"`, `"balanced_accuracy"` (the mean recall of the classes), `"worst_class"` (the smallest recall),
+        `"f1"` (of the positive one of two classes, otherwise the mean over classes) or `"matthews"` (the correlation of
+        classes and predictions; 0 where either has one value only).
     hits, predicted
         Rows of each class that were predicted right, and rows predicted to be of it, `(..., classes)`.
     actual
         Rows of each class, `(classes,)`; classes without rows do not count.
+    positive
+        The class that F1 of two classes is about.
     """
-    present = actual > 0
-    hits, predicted, actual = hits[..., present], predicted[..., present], actual[present]
+    n, present = actual.sum(), actual > 0
     if metric == "accuracy":
-        return hits.sum(axis=-1) / actual.sum()
+        return hits.sum(axis=-1) / n
+    if metric == "matthews":
+        covariance = n * hits.sum(axis=-1) - (predicted * actual).sum(axis=-1)
+        spread = (n**2 - (predicted**2).sum(axis=-1)) * (n**2 - (actual**2).sum())
+        return np.where(spread > 0, covariance / np.sqrt(np.where(spread > 0, spread, 1.0)), 0.0)
     if metric == "f1":
-        f1 = 2 * hits / (predicted + actual)
-        return f1[..., -1] if len(present) == 2 else f1.mean(axis=-1)
-    recall = hits / actual
+        if len(actual) == 2:
+            present = np.arange(2) == positive
+        f1 = 2 * hits[..., present] / np.maximum(predicted[..., present] + actual[present], 1)
+        return f1.mean(axis=-1)
+    recall = hits[..., present] / actual[present]
     return recall.mean(axis=-1) if metric == "balanced_accuracy" else recall.min(axis=-1)
+
+
+def negative_cost(
+    hits: Floats, predicted: Floats, actual: Floats, *, positive: int, false_positive: float, false_negative: float
+) -> Floats:
+    """What the mistakes of several classifiers of two classes cost per row, negative, from counts as in `score`."""
+    false_alarms = predicted[..., positive] - hits[..., positive]
+    misses = actual[positive] - hits[..., positive]
+    return -(false_positive * false_alarms + false_negative * misses) / actual.sum()
 
 
 def metric_of(metric: Metric, outputs: Floats, targets: Floats) -> float:

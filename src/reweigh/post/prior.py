@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -33,9 +33,11 @@ class Prior(Post):
         the best `metric` on validation rows.
     class_weights
         The weight of each class in training, or the rate at which it was drawn; `t=0` with them gives the probabilities
-        under the shares of the data back. After balanced weights or batches, `t=-1` without them does the same.
+        under the shares of the data back. In a method's text they are those of the loss, sampler or step beside it, so
+        that nothing is corrected twice: after `class_weights` or `logit_adjusted`, `prior` with `t=1` has nothing left
+        to do.
     metric
-        What chooses `t` where it is None: `"accuracy"`, `"balanced_accuracy"`, `"worst_class"` or `"f1"`.
+        What chooses `t` where it is None: `"accuracy"`, `"balanced_accuracy"`, `"worst_class"`, `"f1"` or `"matthews"`.
 
     Returns
     -------
@@ -77,6 +79,14 @@ class Prior(Post):
     def needs_rows(self) -> bool:
         """Only to choose `t`."""
         return self.t is None
+
+    def after(self, parts: Iterable[Any], class_counts: Sequence[int] | None) -> Self:
+        """The same correction, with the class weights of these parts unless it has its own."""
+        given = [part.class_factors(class_counts) for part in parts if hasattr(part, "class_factors")]
+        factors = [factor for factor in given if factor is not None]
+        if self.class_weights is not None or not factors:
+            return self
+        return replace(self, class_weights=tuple(np.prod(factors, axis=0).tolist()))
 
     def _fit(self, outputs: Floats, targets: Floats, context: Context) -> Correction:
         classes = outputs.shape[1]

@@ -31,7 +31,7 @@ class TauNorm(Post):
         The power: 0 drops the bias alone, 1 makes all vectors equally long. None chooses, among 0, 0.1, ..., 2, the one
         with the best `metric` on validation rows.
     metric
-        What chooses: `"accuracy"`, `"balanced_accuracy"`, `"worst_class"` or `"f1"`.
+        What chooses: `"accuracy"`, `"balanced_accuracy"`, `"worst_class"`, `"f1"` or `"matthews"`.
 
     Returns
     -------

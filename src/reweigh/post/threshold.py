@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from reweigh import _validate as validate
 from reweigh.method import Context
 from reweigh.post._base import Affine, Correction, Floats, Post
-from reweigh.post._metric import METRICS, Metric, score
+from reweigh.post._metric import METRICS, Metric, negative_cost, score
 
 __all__ = ["Threshold"]
 
@@ -29,8 +30,13 @@ class Threshold(Post):
     Parameters
     ----------
     metric
-        `"accuracy"`, `"balanced_accuracy"` (mean recall of the classes), `"worst_class"` (smallest recall) or `"f1"`
-        (of the second of two classes, otherwise the mean over classes).
+        `"accuracy"`, `"balanced_accuracy"` (mean recall of the classes), `"worst_class"` (smallest recall), `"f1"` (of
+        the positive one of two classes, otherwise the mean over classes), `"matthews"` (correlation) or, for two
+        classes, `"cost"`.
+    positive
+        The class that `"f1"` and `"cost"` of two classes are about: 0 or 1.
+    false_positive, false_negative
+        For `"cost"`: what it costs to call a row positive that is not, and to miss one that is.
 
     Returns
     -------
@@ -52,13 +58,21 @@ class Threshold(Post):
     the one nearest to no change is taken. scikit-learn's `TunedThresholdClassifierCV` tries 100 cuts of two classes.
     """
 
-    metric: Metric = "balanced_accuracy"
+    metric: Metric | Literal["cost"] = "balanced_accuracy"
+    positive: int = 1
+    false_positive: float = 1.0
+    false_negative: float = 1.0
 
     def __post_init__(self) -> None:
-        validate.one_of("metric", self.metric, METRICS)
+        validate.one_of("metric", self.metric, (*METRICS, "cost"))
+        validate.one_of("positive", self.positive, (0, 1))
+        validate.positive("false_positive", self.false_positive)
+        validate.positive("false_negative", self.false_negative)
 
     def _fit(self, outputs: Floats, targets: Floats, context: Context) -> Correction:
         classes = outputs.shape[1]
+        if self.metric == "cost" and classes != 2:
+            raise ValueError(f"`metric` must not be 'cost' for {classes} classes: costs are those of two.")
         offset = np.zeros(classes)
         reached = -np.inf
         for _ in range(_ROUNDS):
@@ -88,9 +102,9 @@ class Threshold(Post):
         right = others_right.sum(axis=0) - _running(others_right)
         called[:, k] = np.arange(len(gap) + 1)
         right[:, k] = _running((labels == k)[:, None].astype(np.float64))[:, 0]
-        scores = score(self.metric, right, called, np.bincount(targets, minlength=classes))
+        scores = self._scores(right, called, np.bincount(targets, minlength=classes))
         moves = np.concatenate([[gap[0] - 1.0], (gap[1:] + gap[:-1]) / 2, [gap[-1] + 1.0]])
-        # Equal gaps cannot be told apart, and a cut next to the present one that changes nothing is no move.
+        # Equal gaps cannot be told apart, and a cut next to the present one that changes nothing is not a move.
         possible = np.concatenate([[True], gap[1:] > gap[:-1], [True]])
         scores = np.where(possible, scores, -np.inf)
         present = int(np.searchsorted(gap, 0.0, side="left"))
@@ -99,6 +113,12 @@ class Threshold(Post):
             return top, now
         equals = np.flatnonzero(scores == top)
         return top, now + float(moves[equals[np.abs(moves[equals]).argmin()]])
+
+    def _scores(self, hits: Floats, predicted: Floats, actual: Floats) -> Floats:
+        if self.metric != "cost":
+            return score(self.metric, hits, predicted, actual, positive=self.positive)
+        costs = {"false_positive": self.false_positive, "false_negative": self.false_negative}
+        return negative_cost(hits, predicted, actual, positive=self.positive, **costs)
 
 
 def _running(values: Floats) -> Floats:

@@ -13,6 +13,7 @@ if find_spec("torch") is None:
     )
 
 from reweigh.torch._entropy import entropy
+from reweigh.torch._segments import segments
 from reweigh.torch.chunked import chunked_cross_entropy
 from reweigh.torch.reweighted import Reweighted, global_count
 
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
 
 _ROOMS = ("averages", "losses", "samplers", "steps")
 
-__all__ = ["Reweighted", "chunked_cross_entropy", "entropy", "global_count", "averages", "losses", "samplers", "steps"]
+__all__ = [
+    "Reweighted",
+    "chunked_cross_entropy",
+    "entropy",
+    "global_count",
+    "segments",
+    "averages",
+    "losses",
+    "samplers",
+    "steps",
+]
 
 
 def __dir__() -> list[str]:

@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reweigh._array import is_readable
 from reweigh.torch.losses._base import Loss
 
 
@@ -124,13 +126,14 @@ class Criterion(nn.Module):
             _check_units(own)
             seen = self._free(own, inner, output, target)
             return Elements(own, seen - _entropy_of_rows(target, smoothing) if self.floor else seen)
-        # Unsigned labels cannot be negative, and comparing them with a negative number would wrap it round.
-        ignores = target.dtype.is_signed or inner.ignore_index >= 0
-        mask = target != inner.ignore_index if ignores else None
-        measure = mask if class_weight is None else _of_target(class_weight, target, mask)
-        if class_weight is None:
+        mask = _mask(target, inner.ignore_index)
+        measure = None if class_weight is None else _of_target(class_weight, target, mask)
+        if class_weight is None or measure is None:
+            measure = mask
             own = inner(output, target)
             seen = own.detach()
+        elif smoothing and type(inner) is nn.CrossEntropyLoss and output.ndim > 1 and output.dtype.itemsize >= 4:
+            own, seen = _smoothed(output, target, class_weight, measure, mask, smoothing, inner.ignore_index)
         elif smoothing:
             own = inner(output, target)
             seen = self._free(own, inner, output, target)
@@ -295,6 +298,46 @@ def _copy_without(module: nn.Module, *names: str) -> nn.Module:
 def _per_label(own: Tensor, output: Tensor, target: Tensor, output_lengths: Any, target_lengths: Any) -> Tensor:
     """CTC losses as its mean takes them: each is divided by its number of labels, and then the batch is averaged."""
     return own / torch.as_tensor(target_lengths, device=own.device).clamp(min=1)
+
+
+def _mask(target: Tensor, ignore_index: int) -> Tensor | None:
+    """Which labels are real; None where all are known to be, so that nothing has to be done about others."""
+    # Unsigned labels cannot be negative, and comparing them with a negative number would wrap it round.
+    if not target.dtype.is_signed and ignore_index < 0:
+        return None
+    if is_readable(target) and not _occurs_here(target, ignore_index):
+        return None
+    return target != ignore_index
+
+
+def _occurs_here(target: Tensor, label: int) -> bool:
+    """Whether a label occurs among labels that lie in the host's memory."""
+    return bool(np.count_nonzero(target.numpy() == label))
+
+
+def _smoothed(
+    output: Tensor,
+    target: Tensor,
+    class_weight: Tensor,
+    measure: Tensor,
+    mask: Tensor | None,
+    smoothing: float,
+    ignore_index: int,
+) -> tuple[Tensor, Tensor]:
+    """Smoothed cross entropy with class weights, and without them as a constant, of one pass over the logits."""
+    logs = torch.log_softmax(output, 1)
+    hit = F.nll_loss(logs, target, reduction="none", ignore_index=ignore_index)
+    # Products of matrices lose digits under autocast, and are several times as fast as a product and a sum elsewhere.
+    kind = output.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        spread = (logs * class_weight.view(-1, *[1] * (output.ndim - 2))).sum(1)
+    else:
+        spread = torch.matmul(class_weight.to(logs.dtype), logs.flatten(2) if logs.ndim > 2 else logs.t())
+    own_part, seen_part = spread.view_as(hit), logs.detach().sum(1)
+    if mask is not None:
+        own_part, seen_part = torch.where(mask, own_part, 0.0), torch.where(mask, seen_part, 0.0)
+    rest = smoothing / output.shape[1]
+    return (1.0 - smoothing) * hit * measure - rest * own_part, (1.0 - smoothing) * hit.detach() - rest * seen_part
 
 
 def _of_target(class_weight: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
@@ -10,18 +11,36 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh._array import dot, flatten, widen
-from reweigh.method import Method, ObjectiveLike, as_method
+from reweigh._carry import carried, with_hyper_parameters
+from reweigh.method import Context, Method, ObjectiveLike
 from reweigh.monitor import Monitor
-from reweigh.objectives._base import Nonfinite, Objective, Weighed, beside, check_losses, raise_if_not_finite, total
+from reweigh.objectives._base import (
+    Nonfinite,
+    Objective,
+    Weighed,
+    beside,
+    check_losses,
+    raise_if_not_finite,
+    total,
+    weigh,
+)
 from reweigh.objectives.mean import Mean
-from reweigh.objectives.rgd import RGD, RGDOptions
+from reweigh.objectives.rgd import RGDOptions
+from reweigh.post import Correction, Post
 from reweigh.torch._criterion import Criterion, Elements
 from reweigh.torch._passes import STEPS, in_backward, is_wrapped, unwrapped
-from reweigh.torch.losses import CrossEntropy
+from reweigh.torch._segments import sum_by_segment
+from reweigh.torch.losses import CrossEntropy, Loss
 
 __all__ = ["Reweighted", "global_count"]
 
 Level = Literal["sample", "token", "sequence"] | Callable[[Tensor], Tensor]
+#: Why parts of a method are not a criterion's.
+_NOT_A_CRITERION = {
+    "sampler": "a criterion sees batches that are drawn already",
+    "step": "a criterion gives the loss and leaves the update to its caller",
+    "average": "a criterion does not see the model's weights",
+}
 
 
 class Units(NamedTuple):
@@ -48,7 +67,8 @@ class Reweighted(nn.Module):
     criterion
         A loss module (`nn.CrossEntropyLoss(weight=..., ignore_index=..., label_smoothing=...)`,
         `nn.BCEWithLogitsLoss(...)`, `nn.MSELoss()` …), a function such as `F.cross_entropy`, any callable that
-        returns a loss per unit, or a method that names loss and objective at once, `"focal+rgd:tau=3"`.
+        returns a loss per unit, or a method that names loss, objective and correction at once,
+        `"class_balanced+rgd:tau=3+prior"`.
     objective
         What turns unit losses into weights: an objective, a weight function such as `KL()`, or a method or its text
         (`"cvar:alpha=0.1"`); `RGD(**hyper_parameters)` unless given.
@@ -68,6 +88,9 @@ class Reweighted(nn.Module):
         `"propagate"`, `"raise"` or `"skip"` units whose loss is NaN or infinite. Skipped units leave no trace in the
         gradient either, as long as the model made their outputs from numbers: NaN targets and overflowing losses can
         be skipped, NaN features cannot.
+    class_counts
+        Training examples of each class, for losses and corrections that need them. `"auto"` leaves the counting to the
+        host (`WeightLog` in Lightning and skorch, `watch` in the Hugging Face Trainer), or to a call of `bind`.
     accumulation
         Micro-batches per optimiser step. A stateful objective then updates once per step, from the losses of all of
         them.
@@ -79,8 +102,11 @@ class Reweighted(nn.Module):
     Tensor
         `criterion(output, target)` gives a scalar; the criterion's own keywords (`input=`, `target=`,
         `target_lengths=`) work as well. Per call: `count` (denominator), `groups`, `signal` and `index` for objectives
-        that weigh by more than the loss, and `sample_weight`, one per unit
-        or one per element of the loss, through which no gradient flows.
+        that weigh by more than the loss, `sample_weight`, one per unit or one per element of the loss, through which no
+        gradient flows, and `segments`, for `level="sequence"` with several sequences per row: the sequence that each
+        element belongs to, :func:`reweigh.torch.segments`. Units are then these; their vectors have room for as many
+        as there are elements, with measure zero beyond the last. A `signal` in the shape of the losses is averaged over
+        each sequence.
 
     Examples
     --------
@@ -114,6 +140,7 @@ class Reweighted(nn.Module):
         level: Level = "sample",
         floor: bool = True,
         nonfinite: Nonfinite = "propagate",
+        class_counts: Sequence[int] | Literal["auto"] | None = None,
         accumulation: int = 1,
         **hyper_parameters: Unpack[RGDOptions],
     ) -> None:
@@ -123,9 +150,16 @@ class Reweighted(nn.Module):
         validate.boolean("floor", floor)
         validate.one_of("nonfinite", nonfinite, ("propagate", "raise", "skip"))
         validate.whole("accumulation", accumulation, 1)
-        criterion, chosen = _parts(criterion, objective, hyper_parameters)
-        self.criterion = Criterion(criterion, floor=floor)
-        self.objective: Objective = chosen
+        chosen = _method(criterion, objective, hyper_parameters)
+        self.criterion = Criterion(chosen.loss, floor=floor)
+        self.objective: Objective = chosen.objective
+        self.post: Post | None = chosen.post
+        self.class_counts: Sequence[int] | Literal["auto"] | None = None
+        if isinstance(class_counts, str):
+            validate.one_of("class_counts", class_counts, ("auto",), "Or pass the number of examples of each class.")
+            self.class_counts = class_counts
+        elif class_counts is not None:
+            self.bind(class_counts)
         self.level: Level = level
         self.nonfinite: Nonfinite = nonfinite
         self.accumulation = accumulation
@@ -187,25 +221,36 @@ class Reweighted(nn.Module):
         groups: Tensor | None = None,
         signal: Tensor | None = None,
         index: Tensor | None = None,
+        segments: Tensor | None = None,
         count: Tensor | float | None = None,
         **keywords: Any,
     ) -> Tensor:
         """The loss to descend in training; the criterion's own value otherwise."""
         criterion = self.criterion
+        if self.class_counts == "auto":
+            _refuse_to_guess(criterion.inner)
         if keywords:
             inputs, keywords = criterion.bind(inputs, keywords)
         if self.nonfinite == "skip":
             inputs = tuple(_NoNanBackward.apply(x) if _takes_gradient(x) else x for x in inputs)
         # No hooks on a part of our own; the caller's criterion has its own.
         elements = criterion.forward(*inputs, **keywords)
-        dtype = elements.own.dtype
         trains = self.training and torch.is_grad_enabled()
+        if trains and sample_weight is groups is signal is index is segments is count is None:
+            loss = self._of_plain(elements)
+            if loss is not None:
+                return loss
+        dtype = elements.own.dtype
         if sample_weight is not None:
             sample_weight = sample_weight.detach()
             if elements.own.ndim > 1 and sample_weight.shape == elements.own.shape:
                 elements, sample_weight = _weighted(elements, sample_weight), None
         level = self._level(trains, sample_weight, count)
-        units = self._units(_gather(elements, level), sample_weight)
+        if segments is not None:
+            _check_segments(segments, elements, self.level)
+        if level == "sequence":
+            signal = _mean_signal(signal, elements, segments)
+        units = self._units(_gather(elements, level, segments), sample_weight)
         count = criterion.total if count is None else count
         if not trains:
             self._last = self._elements = None
@@ -220,6 +265,33 @@ class Reweighted(nn.Module):
                 self._unwrap()
         return _descend(units, weighed, count).to(dtype)
 
+    def _of_plain(self, elements: Elements) -> Tensor | None:
+        """The loss where every element is a unit that counts one and nothing is remembered: in the fewest steps.
+
+        Each step costs as much as the weights of a small batch.
+        """
+        own, seen, measure, _ = elements
+        if (
+            measure is not None
+            or own.ndim != 1
+            or own.dtype.itemsize < 4
+            or self._state_names
+            or self.objective.takes
+            or self.nonfinite != "propagate"
+            or self.criterion.total is not None
+            or not own.shape[0]
+            or callable(self.level)
+        ):
+            return None
+        weighed = weigh(self.objective, seen, (), None, None)
+        constant = own.detach()
+        self._last = (Units(constant, seen, None), weighed.weights)
+        self._elements = (constant, None)
+        if not torch.compiler.is_compiling() and is_wrapped(weighed.weights):
+            self._unwrap()
+        loss = own.dot(weighed.weights / own.shape[0])
+        return loss if weighed.value is None else loss + (weighed.value - loss).detach()
+
     def _level(self, trains: bool, sample_weight: Tensor | None, count: Any) -> Level:
         """How elements become units in this call."""
         if not trains and count is None and sample_weight is None:
@@ -228,6 +300,37 @@ class Reweighted(nn.Module):
         if self.level == "sample" and (self.criterion.total or not (trains or count is not None)):
             return "sequence"
         return self.level
+
+    def bind(self, class_counts: Sequence[int]) -> None:
+        """Tell loss and correction how many training examples each class has."""
+        self.class_counts = tuple(class_counts)
+        if isinstance(self.criterion.inner, Loss):
+            self.criterion.inner = self.criterion.inner.bind(self.class_counts)
+
+    def correction(self, outputs: Any, targets: Any, *, classifier: tuple[Any, Any] | None = None) -> Correction:
+        """What the method does after training, fitted to held-out rows.
+
+        Parameters
+        ----------
+        outputs, targets
+            Logits of held-out rows, `(n, classes)`, from any framework, and their classes. Corrections that learn from
+            none, such as `prior`, take any rows.
+        classifier
+            Weight and bias of the model's last layer, for `tau_norm`.
+
+        Returns
+        -------
+        Correction
+            Call it with the logits of any rows; see :mod:`reweigh.post`.
+        """
+        if self.post is None:
+            raise ValueError(
+                "the method has no correction after training. Name one, as in Reweighted('rgd:tau=3+prior', "
+                "class_counts=[...])."
+            )
+        counts = None if isinstance(self.class_counts, str) else self.class_counts
+        post = self.post.after([self.criterion.inner], counts)
+        return post.fit(outputs, targets, Context(class_counts=counts, classifier=classifier))
 
     def stats(self) -> dict[str, float]:
         """Statistics of the last training call: clip share, mean weight, effective sample size and so on."""
@@ -296,8 +399,8 @@ class Reweighted(nn.Module):
                 )
         state = self._state()
         if state and (repeated := self._repeated()):
-            return self.objective.weigh(units.seen, repeated, measure=units.measure, groups=groups)
-        weighed = self.objective.weigh(units.seen, state, measure=units.measure, groups=groups)
+            return weigh(self.objective, units.seen, repeated, units.measure, groups)
+        weighed = weigh(self.objective, units.seen, state, units.measure, groups)
         if self.accumulation == 1 and state:
             self._move(state, weighed.state)
         elif state:
@@ -327,7 +430,7 @@ class Reweighted(nn.Module):
         """The state after the losses of all micro-batches together."""
         losses, measure, groups = _joined(self._pooled)
         self._pooled.clear()
-        return self.objective.weigh(losses, self._state(), measure=measure, groups=groups).state
+        return weigh(self.objective, losses, self._state(), measure, groups).state
 
     @torch.no_grad()
     def _move(self, state: dict[str, Tensor], following: dict[str, Tensor]) -> None:
@@ -425,47 +528,42 @@ def _separated(saved: Mapping[str, Tensor]) -> list[_Micro]:
     return [_Micro(*micro) for micro in zip(*parts, strict=True)]
 
 
-def _parts(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> tuple[Callable[..., Any], Objective]:
-    """The criterion and the objective that the arguments of :class:`Reweighted` stand for."""
-    if objective is not None and hyper_parameters:
-        raise TypeError(
-            f"give either an objective or hyper-parameters of RGD, got {objective!r} and "
-            f"{', '.join(hyper_parameters)}. Put them into the objective."
-        )
+def _method(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> Method:
+    """Loss, objective and correction that the arguments of :class:`Reweighted` stand for; the loss is any criterion."""
     if isinstance(criterion, type):
         raise TypeError(
             f"`criterion` must be a module or a function, got the class {criterion.__name__}. Call it: "
             f"{criterion.__name__}()."
         )
-    if isinstance(criterion, (str, Method)):
-        named = as_method(criterion)
-        _refuse_other_slots(named)
-        if objective is None and not hyper_parameters:
-            return named.loss or CrossEntropy(), named.objective
-        if named.objective != Mean():
-            given = objective if hyper_parameters == {} else f"RGD with {', '.join(hyper_parameters)}"
-            raise TypeError(f"the method {str(named)!r} has an objective of its own, got {given} beside it. Keep one.")
-        criterion = named.loss or CrossEntropy()
+    is_method = isinstance(criterion, (str, Method))
+    named = _carried(criterion) if is_method else Method(loss=criterion)
+    if named.loss is None:
+        named = dataclasses.replace(named, loss=CrossEntropy())
     if objective is None:
-        return criterion, RGD(**hyper_parameters)
-    chosen = as_method(objective)
-    _refuse_other_slots(chosen)
+        chosen = with_hyper_parameters(named if is_method else None, hyper_parameters)
+        return dataclasses.replace(named, objective=chosen.objective)
+    chosen = with_hyper_parameters(_carried(objective), hyper_parameters)
+    if named.objective != Mean():
+        raise TypeError(f"the method {str(named)!r} has an objective of its own, got {objective} beside it. Keep one.")
     if chosen.loss is not None:
         raise ValueError(
             f"the method {str(chosen)!r} has a loss of its own, got {criterion!r} beside it. Pass the method alone, "
             "Reweighted(method), or leave its loss out."
         )
-    return criterion, chosen.objective
+    return dataclasses.replace(named, objective=chosen.objective, post=chosen.post or named.post)
 
 
-def _refuse_other_slots(given: Method) -> None:
-    for slot, part in given.parts():
-        if slot not in ("loss", "objective"):
-            raise ValueError(
-                f"Reweighted takes a loss and an objective, got {str(given)!r} with the {slot} {part!r}. Build the "
-                f"method, `built = reweigh.method({str(given)!r}).build(reweigh.Context(...))`, and use `built.{slot}` "
-                "in your training loop beside Reweighted(built.loss, built.objective): docs/loop.md has one."
-            )
+def _carried(given: Any) -> Method:
+    return carried(given, ("loss", "objective", "post"), "Reweighted", why=_NOT_A_CRITERION)
+
+
+def _refuse_to_guess(inner: Any) -> None:
+    if "class_counts" in getattr(inner, "needs", ()) and getattr(inner, "class_counts", None) is None:
+        raise ValueError(
+            f"{inner!r} needs the number of examples of each class, and class_counts='auto' leaves the counting to a "
+            "host that has not done it. Add its callback (WeightLog in Lightning and skorch, watch(trainer) in the "
+            "Hugging Face Trainer), or call criterion.bind(class_counts)."
+        )
 
 
 class _NoNanBackward(torch.autograd.Function):
@@ -542,12 +640,37 @@ def _weighted(elements: Elements, sample_weight: Tensor) -> Elements:
     return Elements(own * sample_weight, seen, sample_weight if measure is None else measure * sample_weight, mask)
 
 
-def _gather(elements: Elements, level: Level) -> Units:
+def _check_segments(segments: Tensor, elements: Elements, level: Level) -> None:
+    if level != "sequence":
+        raise ValueError(f"`segments` are the sequences of packed rows, for level='sequence'; got level={level!r}.")
+    if segments.shape != elements.own.shape:
+        raise ValueError(
+            f"`segments` must have the shape of the losses, {tuple(elements.own.shape)}, got {tuple(segments.shape)}. "
+            "They are those of the targets: shift them as labels are shifted."
+        )
+
+
+def _mean_signal(signal: Tensor | None, elements: Elements, segments: Tensor | None) -> Tensor | None:
+    """The signal of each sequence, where there is one for each element."""
+    own, mask = elements.own, elements.mask
+    if signal is None or (own.ndim == 1 and segments is None) or signal.shape != own.shape:
+        return signal
+    return _gather(Elements(own.detach(), signal.detach(), None, mask), "sequence", segments).seen
+
+
+def _gather(elements: Elements, level: Level, segments: Tensor | None = None) -> Units:
     """Elements into units, so that the criterion's mean stays `own.sum() / measure.sum()`, in float32 at least."""
     own, seen, measure, mask = elements
     own, seen = widen(own), widen(seen)
     if callable(level):
         return _gather_by(level, own, seen, measure, mask)
+    if level == "sequence" and segments is not None:
+        numbers = flatten(segments)
+        real = torch.ones_like(flatten(own)) if mask is None else flatten(mask).to(own.dtype)
+        sizes = sum_by_segment(real, numbers)
+        seen = sum_by_segment(flatten(seen) * real, numbers) / sizes.clamp(min=1)
+        measure = sizes if measure is None else sum_by_segment(flatten(measure).to(own.dtype), numbers)
+        return Units(sum_by_segment(flatten(own), numbers), seen, measure)
     if own.ndim == 1 or level == "token":
         return Units(flatten(own), flatten(seen), None if measure is None else flatten(measure))
     own, seen = own.flatten(1), seen.flatten(1)

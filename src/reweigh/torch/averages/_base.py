@@ -46,7 +46,7 @@ class Averager(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on later."""
+        """All that is needed to resume."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

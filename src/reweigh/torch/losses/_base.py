@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,28 @@ class Loss(ABC):
         `progress` is the share of training done, from 0 to 1, for schemes that start late.
         """
         return None
+
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float] | None:
+        """How many times its share each class counts in training; None where each counts its share.
+
+        It is what `prior` must not correct for a second time.
+        """
+        return None
+
+    @staticmethod
+    def stacked(losses: Sequence[Loss]) -> Loss:
+        """One loss for the units of several trainings, one after the other and equally many of each.
+
+        The losses are alike but for their class counts; each unit meets those of its own training.
+        """
+        own = copy.copy(losses[0])
+        for name, value in vars(losses[0]).items():
+            peers = [vars(loss)[name] for loss in losses]
+            if isinstance(value, PerClass):
+                object.__setattr__(own, name, PerMember(peers))
+            elif isinstance(value, Loss):
+                object.__setattr__(own, name, Loss.stacked(peers))
+        return own
 
     def mask(self, target: Tensor) -> Tensor | None:
         """Which units are real, or None when all are."""
@@ -226,3 +249,31 @@ class PerClass:
             return shares @ values.to(shares.dtype)
         index = target.long()  # labels of one byte would select by truth and not by number
         return values[index if mask is None else index.where(mask, 0)]
+
+    def along(self, logits: Tensor) -> Tensor:
+        """The values in the dtype of the logits, along their class axis 1."""
+        return self.on(logits.device).to(logits.dtype).view(1, -1, *(1,) * (logits.ndim - 2))
+
+
+class PerMember(PerClass):
+    """One number per class for each of several trainings, whose units come one training after the other."""
+
+    def __init__(self, members: Sequence[PerClass]) -> None:
+        super().__init__([value for member in members for value in member.values])
+        self.members = len(members)
+
+    def on(self, device: torch.device) -> Tensor:
+        """The values, `(members, classes)`."""
+        return super().on(device).view(self.members, -1)
+
+    def of(self, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The value of each unit's class in its own training."""
+        index = target.long() if mask is None else target.long().where(mask, 0)
+        return self.on(target.device).gather(1, index.reshape(self.members, -1)).view(target.shape)
+
+    def along(self, logits: Tensor) -> Tensor:
+        """The values of each unit's training, along the class axis 1."""
+        values = self.on(logits.device).to(logits.dtype)
+        return values.repeat_interleave(len(logits) // self.members, 0).view(
+            *logits.shape[:2], *(1,) * (logits.ndim - 2)
+        )

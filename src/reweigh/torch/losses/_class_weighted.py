@@ -54,7 +54,7 @@ class ClassWeighted(ClassLoss):
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The base's losses, unweighted."""
         check_classes(output, target, soft=True, classes=len(counts_of(self.class_counts, self.name)))
-        return self._under(output, target)
+        return self.under(output, target)
 
     def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
         """The weight of each unit's class; for a soft target the mean weight under it."""
@@ -64,15 +64,20 @@ class ClassWeighted(ClassLoss):
 
     def mask(self, target: Tensor) -> Tensor | None:
         """The base's mask."""
-        return self._under.mask(target)
+        return self.under.mask(target)
 
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The base's floor."""
         known = classes if self.class_counts is None else len(self.class_counts)
-        return self._under.floor(target, known)
+        return self.under.floor(target, known)
+
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float]:
+        """The class weights."""
+        return self.weights_of(counts_of(class_counts, self.name))
 
     @property
-    def _under(self) -> Loss:
+    def under(self) -> Loss:
+        """The loss underneath."""
         return self.__dict__["_base"]
 
 

@@ -81,21 +81,26 @@ class Deferred(ClassLoss):
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The base's losses, unweighted."""
         counts_of(self.class_counts, "deferred")
-        return self._under(output, target)
+        return self.under(output, target)
 
     def sample_weight(self, target: Tensor, progress: float = 1.0) -> Tensor | None:
         """The base's class weights once the share of training is reached, None before."""
         counts_of(self.class_counts, "deferred")
-        return None if progress < self.start else self._under.sample_weight(target, progress)
+        return None if progress < self.start else self.under.sample_weight(target, progress)
 
     def mask(self, target: Tensor) -> Tensor | None:
         """The base's mask."""
-        return self._under.mask(target)
+        return self.under.mask(target)
 
     def floor(self, target: Tensor, classes: int | None = None) -> Tensor | float:
         """The base's floor."""
-        return self._under.floor(target, classes)
+        return self.under.floor(target, classes)
+
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float] | None:
+        """Those of the base: training ends with them."""
+        return self.under.class_factors(class_counts)
 
     @property
-    def _under(self) -> Loss:
+    def under(self) -> Loss:
+        """The loss underneath."""
         return self.__dict__["_base"]

@@ -114,6 +114,11 @@ class LDAM(ClassLoss):
         weights: PerClass = self.__dict__["_weights"]
         return weights.of(target, self.mask(target))
 
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float] | None:
+        """The class weights that training ends with."""
+        counts = counts_of(class_counts, "ldam")
+        return None if self.defer is None else effective_number_weights(counts, self.beta)
+
 
 class CosineLinear(nn.Module):
     """A last layer whose outputs are cosines: features and class vectors are scaled to length one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from reweigh import _validate as validate
 from reweigh.torch.losses._base import ClassLoss, PerClass, check_classes, counts_of, cross_entropy_of, only_real
-from reweigh.torch.losses.vs import adjusted, along_classes
+from reweigh.torch.losses.vs import adjusted
 
 __all__ = ["LogitAdjusted"]
 
@@ -45,9 +46,10 @@ class LogitAdjusted(ClassLoss):
 
     Notes
     -----
-    The authors' code adds 1e-12 to the shares; here a class without examples counts as one with one. The correction of
-    a model that was trained without it is `prior`. References: Menon et al., *Long-tail Learning via Logit Adjustment*,
-    ICLR 2021; Ren et al., *Balanced Meta-Softmax for Long-Tailed Visual Recognition*, NeurIPS 2020.
+    The authors' code, whose default is t = 1 too, adds 1e-12 to the shares to the power t; here a class without
+    examples counts as one with one. The correction of a model that was trained without it is `prior`. References: Menon
+    et al., *Long-tail Learning via Logit Adjustment*, ICLR 2021; Ren et al., *Balanced Meta-Softmax for Long-Tailed
+    Visual Recognition*, NeurIPS 2020.
     """
 
     t: float = 1.0
@@ -68,9 +70,13 @@ class LogitAdjusted(ClassLoss):
         """The same loss for these class counts."""
         return self if class_counts is None else replace(self, class_counts=counts_of(class_counts, "logit_adjusted"))
 
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float]:
+        """Shares to the power -t: the logits are those of a model that saw classes in other shares."""
+        return [math.exp(-shift) for shift in adjusted(counts_of(class_counts, "logit_adjusted"), self.t)]
+
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss of each unit."""
         logits = check_classes(output, target, classes=len(counts_of(self.class_counts, "logit_adjusted")))
         shift: PerClass = self.__dict__["_shift"]
         index, mask = self.labels(target)
-        return only_real(cross_entropy_of(logits + along_classes(shift.on(logits.device), logits), index), mask)
+        return only_real(cross_entropy_of(logits + shift.along(logits), index), mask)

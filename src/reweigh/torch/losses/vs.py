@@ -75,10 +75,14 @@ class VS(ClassLoss):
         """The same loss for these class counts."""
         return self if class_counts is None else replace(self, class_counts=counts_of(class_counts, "vs"))
 
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float]:
+        """Shares to the power -t: the logits are those of a model that saw classes in other shares."""
+        return [math.exp(-shift) for shift in adjusted(counts_of(class_counts, "vs"), self.t)]
+
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss of each unit."""
         logits = check_classes(output, target, classes=len(counts_of(self.class_counts, "vs")))
-        factor, shift = (along_classes(self.__dict__[name].on(logits.device), logits) for name in ("_factor", "_shift"))
+        factor, shift = (self.__dict__[name].along(logits) for name in ("_factor", "_shift"))
         index, mask = self.labels(target)
         return only_real(cross_entropy_of(logits * factor + shift, index), mask)
 
@@ -86,8 +90,3 @@ class VS(ClassLoss):
 def adjusted(counts: Sequence[int], t: float) -> list[float]:
     """What logit adjustment adds for each class; one without examples counts as one with one."""
     return [t * math.log(max(n, 1) / sum(counts)) for n in counts]
-
-
-def along_classes(values: Tensor, logits: Tensor) -> Tensor:
-    """One value per class in the dtype of the logits, along their class axis 1."""
-    return values.to(logits.dtype).view(1, -1, *(1,) * (logits.ndim - 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,13 +30,15 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Which part of each batch of `n` examples this process draws."""
+    """Which part of each batch of `n` examples this process draws, and how much each example weighs."""
 
     n: int
     batch_size: int
     seed: int
     num_replicas: int
     rank: int
+    #: Weights relative to the largest, float64; None if all are equal.
+    weight: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         validate.whole("n", self.n, 1, "Pass the number of training examples, len(dataset).")
@@ -52,11 +54,20 @@ class Shard:
         for name in ("n", "batch_size", "seed", "num_replicas", "rank"):
             # A NumPy integer would go into the state, and a checkpoint with one does not load with weights_only=True.
             object.__setattr__(self, name, int(getattr(self, name)))
+        if self.weight is not None:
+            object.__setattr__(self, "weight", _relative(self.weight, self.n))
 
     @property
     def global_size(self) -> int:
         """Examples in a batch over all ranks."""
         return self.batch_size * self.num_replicas
+
+    def weighted(self, own: Tensor) -> Tensor:
+        """The probabilities of drawing, from those the sampler has without weights: their product, normalised."""
+        if self.weight is None:
+            return own
+        masses = own * self.weight
+        return masses / masses.sum()
 
 
 class SamplerConfig(ABC):
@@ -80,6 +91,7 @@ class SamplerConfig(ABC):
         rank: int | None = None,
         targets: Tensor | None = None,
         groups: Tensor | None = None,
+        weight: Tensor | np.ndarray[Any, Any] | Sequence[float] | None = None,
     ) -> LiveSampler:
         """The live sampler, to be passed to a DataLoader as `batch_sampler`.
 
@@ -98,13 +110,24 @@ class SamplerConfig(ABC):
             Class of each example, shape (n,); used by samplers whose `needs` name it.
         groups
             Group of each example, shape (n,); likewise.
+        weight
+            Weight of each example, shape (n,), finite and not negative; only ratios matter. The sampler draws an
+            example in proportion to its own probability times this weight (see :class:`LiveSampler`). Must be the
+            same on all ranks.
         """
         distributed = _distributed()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
         if rank is None:
             rank = torch.distributed.get_rank() if distributed else 0
-        shard = Shard(n=n, batch_size=batch_size, seed=seed, num_replicas=num_replicas, rank=rank)
+        shard = Shard(
+            n=n,
+            batch_size=batch_size,
+            seed=seed,
+            num_replicas=num_replicas,
+            rank=rank,
+            weight=None if weight is None else torch.as_tensor(weight),
+        )
         return self._live(shard, groups if "groups" in self.needs else targets)
 
     @abstractmethod
@@ -113,7 +136,7 @@ class SamplerConfig(ABC):
 
 
 class LiveSampler(Sampler[list[int]], ABC):
-    """Batches of indices, drawn with a generator of its own: a `batch_sampler` for a DataLoader.
+    r"""Batches of indices, drawn with a generator of its own: a `batch_sampler` for a DataLoader.
 
     *Order of calls.* For each batch: `sample_weight(indices, losses)`, the step, `update(indices, losses)`.
     Batches are used in the order in which they are drawn.
@@ -121,6 +144,12 @@ class LiveSampler(Sampler[list[int]], ABC):
     *Prefetching.* A DataLoader with workers draws a few batches ahead, from probabilities that are a few steps
     old. Each batch is remembered with the probabilities it was drawn from until it is updated, so corrections are
     exact all the same, even for an example that two outstanding batches share.
+
+    *Weights.* With `start(..., weight=v)` example i is drawn with probability proportional to :math:`p_i v_i`, where
+    :math:`p` is what the sampler draws from without weights. Corrections undo what the sampler prefers, never
+    :math:`v`: where corrected draws estimate :math:`\frac1n \sum_i w_i \nabla\ell_i` without weights, they estimate
+    :math:`\sum_i v_i w_i \nabla\ell_i / \sum_i v_i` with them. The weights are in the draws, so do not pass them to the
+    loss as well. Equal weights change nothing.
 
     *Data parallel.* All ranks draw the same global batch from generators with the same seed, and each takes its
     slice. `update` gathers indices and losses from all ranks, so that the samplers stay identical; it is a
@@ -259,13 +288,14 @@ class LiveSampler(Sampler[list[int]], ABC):
             self._use_up(batch, indices.shape[0])
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to go on with the same batches, as tensors and numbers; the same on every rank."""
+        """All that is needed to resume with the same batches, as tensors and numbers; the same on every rank."""
         used_when_drawn = not (self._adaptive or self._updated)
         return {
             "n": self.shard.n,
             "batch_size": self.shard.batch_size,
             "num_replicas": self.shard.num_replicas,
             "seed": self.shard.seed,
+            "weight": _clone(self.shard.weight),
             "epoch": self._epoch,
             "position": self._position,
             "begun": self._begun,
@@ -284,8 +314,14 @@ class LiveSampler(Sampler[list[int]], ABC):
             if state[name] != getattr(self.shard, name):
                 raise ValueError(
                     f"`{name}` must be that of the saved sampler, {state[name]}, got {getattr(self.shard, name)}. "
-                    "Start the sampler with the saved value, or go on without its state."
+                    "Start the sampler with the saved value, or resume without its state."
                 )
+        saved, weight = state.get("weight"), self.shard.weight
+        if not (saved is weight if saved is None or weight is None else torch.equal(saved.to("cpu"), weight)):
+            raise ValueError(
+                "`weight` must be that of the saved sampler, got another. "
+                "Start the sampler with the saved weights, or resume without its state."
+            )
         self._epoch, self._position, self._begun = state["epoch"], state["position"], state["begun"]
         self._updated = state["updated"]
         self._seed_epoch()
@@ -386,8 +422,8 @@ class _Batch:
 
     def positions(self, indices: Tensor) -> Tensor:
         """Where in the batch each index is; equal indices of one batch were drawn alike."""
-        found = torch.searchsorted(self.sorted, indices.to("cpu"))
-        return self.order[found.clamp_max(self.order.shape[0] - 1)]
+        places = torch.searchsorted(self.sorted, indices.to("cpu"))
+        return self.order[places.clamp_max(self.order.shape[0] - 1)]
 
     def holds(self, indices: Tensor) -> bool:
         """Whether these may be a part of what is left: a batch that had examples left out outlives its step."""
@@ -395,6 +431,29 @@ class _Batch:
         if not amount or amount > self.left:
             return not (amount or self.begun)
         return torch.equal(self.indices[self.positions(indices)], indices)
+
+
+def _relative(weight: Tensor, n: int) -> Tensor | None:
+    """Weights divided by the largest, on the host; None if they are all equal."""
+    weight = weight.detach().to(device="cpu", dtype=torch.float64)
+    if weight.shape != (n,):
+        raise ValueError(
+            f"`weight` must have one number for each of {n} examples, got shape {tuple(weight.shape)}. "
+            "Pass the weights of the whole training set on every rank."
+        )
+    good = torch.isfinite(weight) & (weight >= 0)
+    if not bool(good.all()):
+        first = int((~good).nonzero()[0])
+        raise ValueError(
+            f"`weight` must be finite and not negative, got {int((~good).sum())} of {n} that are not, the first "
+            f"{float(weight[first])} for example {first}. Use 0 for examples that are never to be drawn."
+        )
+    largest = weight.amax()
+    if not bool(largest > 0):
+        raise ValueError(
+            "`weight` must be positive for at least one example, got zeros only. Leave it out for equal weights."
+        )
+    return None if bool((weight == largest).all()) else weight / largest
 
 
 def _clone(record: Tensor | None) -> Tensor | None:

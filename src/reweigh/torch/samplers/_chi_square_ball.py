@@ -103,7 +103,7 @@ class ChiSquareBall:
         self._project()
 
     def state(self) -> dict[str, Tensor]:
-        """All that is needed to go on."""
+        """All that is needed to resume."""
         return {
             "keys": self._keys.view(-1)[: self.n],
             "map": torch.tensor([self._scale, self._shift, self._lump], dtype=torch.float64),

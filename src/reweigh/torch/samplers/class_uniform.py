@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from reweigh.torch.losses.class_weights import ClassWeights
 from reweigh.torch.samplers._base import Draw, LiveSampler, SamplerConfig, Shard
+from reweigh.torch.samplers._sum_tree import SumTree
 
 __all__ = ["ClassUniform"]
 
@@ -21,7 +23,8 @@ class ClassUniform(SamplerConfig):
     .. math:: p_i = \frac{1}{C\, n_{y_i}}
 
     where :math:`C` is the number of classes that occur and :math:`n_y` the number of examples of class :math:`y`.
-    An epoch is as many draws as there are examples.
+    An epoch is as many draws as there are examples. Weights of examples multiply this probability, so a class is then
+    drawn in proportion to the mean weight of its examples.
 
     Returns
     -------
@@ -46,6 +49,10 @@ class ClassUniform(SamplerConfig):
     cost: ClassVar[str] = "O(B)"
     needs: ClassVar[tuple[str, ...]] = ("targets",)
 
+    def class_factors(self, class_counts: Sequence[int] | None) -> Sequence[float]:
+        """Inverse shares: what `prior` must not correct for a second time."""
+        return ClassWeights(power=1.0).class_factors(class_counts)
+
     def _live(self, shard: Shard, targets: Tensor | None) -> LiveSampler:
         return LiveClassUniform(shard, checked(targets, shard.n, "targets", "class"))
 
@@ -58,13 +65,16 @@ class LiveClassUniform(LiveSampler):
         _, self._classes, self._counts = torch.unique(targets, return_inverse=True, return_counts=True)
         self._members = torch.argsort(self._classes, stable=True)  # examples, class after class
         self._starts = self._counts.cumsum(0) - self._counts
+        self._tree = None if shard.weight is None else SumTree(self.probabilities())
 
     def probabilities(self) -> Tensor:
-        """The inverse of the number of classes times the number of examples of one's class."""
-        return (1.0 / (self._counts.shape[0] * self._counts.to(torch.float64)))[self._classes]
+        """The inverse of the number of classes times the number of examples of one's class, times its weight."""
+        return self.shard.weighted((1.0 / (self._counts.shape[0] * self._counts.to(torch.float64)))[self._classes])
 
     def _draw(self) -> Draw:
         size = self.shard.global_size
+        if self._tree is not None:
+            return Draw(self._tree.draw(self._uniform(size)))
         chosen = torch.randint(self._counts.shape[0], (size,), generator=self._generator)
         counts = self._counts[chosen]
         within = (self._uniform(size) * counts).to(torch.int64)

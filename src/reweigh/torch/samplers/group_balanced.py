@@ -21,7 +21,8 @@ class GroupBalanced(SamplerConfig):
     .. math:: p_i = \frac{1}{G\, n_{g_i}}
 
     where :math:`G` is the number of groups that occur and :math:`n_g` the number of examples of group :math:`g`. An
-    epoch is as many draws as there are examples. It uses group labels, so it is a bound for methods that do without.
+    epoch is as many draws as there are examples. Weights of examples multiply this probability. It uses group labels,
+    so it is a bound for methods that do without.
 
     Returns
     -------

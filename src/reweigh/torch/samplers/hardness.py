@@ -25,7 +25,8 @@ class Hardness(SamplerConfig):
     .. math:: p_i = \frac{e^{\beta L_i}}{\sum_j e^{\beta L_j}}
 
     where :math:`L_i` is the last loss seen of example :math:`i`. Plain descent on batches drawn so descends the
-    KL-penalised worst case :math:`\max_q \sum_i q_i \ell_i - \frac1\beta \mathrm{KL}(q \| \text{uniform})`.
+    KL-penalised worst case :math:`\max_q \sum_i q_i \ell_i - \frac1\beta \mathrm{KL}(q \| \text{uniform})`;
+    with weights of examples, relative to their shares of the weights instead of the uniform distribution.
 
     Parameters
     ----------
@@ -82,18 +83,19 @@ class _LiveHardness(LiveSampler):
         super().__init__(shard, corrects=config.correction)
         self.config = config
         start = torch.full((shard.n,), config.beta * config.initial, dtype=torch.float64)
-        self._tree = SumTree(start, logarithms=True)
+        self._offsets = start.new_zeros(()).expand(shard.n) if shard.weight is None else shard.weight.log()
+        self._tree = SumTree(start + self._offsets, logarithms=True)
 
     def probabilities(self) -> Tensor:
-        """The softmax of beta times the stale losses."""
+        """The softmax of beta times the stale losses, times the weights."""
         return self._tree.shares()
 
     def _draw(self) -> Draw:
         indices = self._tree.draw(self._uniform(self.shard.global_size))
-        return Draw(indices, self._tree.values[indices] / self.config.beta)
+        return Draw(indices, (self._tree.values[indices] - self._offsets[indices]) / self.config.beta)
 
     def _learn(self, indices: Tensor, losses: Tensor, record: Tensor | None) -> None:
-        self._tree.update(indices, self.config.beta * losses)
+        self._tree.update(indices, self.config.beta * losses + self._offsets[indices])
 
     def _correction(self, losses: Tensor, record: Tensor) -> Tensor:
         # A huge exponent becomes infinite and is clipped like any other.

@@ -34,7 +34,8 @@ class Importance(SamplerConfig):
     :math:`s`, the expectation of :math:`v` is the gradient of RGD over the whole data set,
     :math:`\frac1n\sum_i w_i \nabla\ell_i`. With fresh weights its second moment is
     :math:`\mathbb E[w]\,\mathbb E[w\,|g|^2]` against :math:`\mathbb E[w^2|g|^2]` of uniform drawing: less wherever
-    gradients grow with the loss.
+    gradients grow with the loss. With weights :math:`a` of examples, :math:`p_i \propto a_i s_i`, and
+    :math:`a_i / \sum_j a_j` stands wherever :math:`1/n` stood.
 
     Parameters
     ----------
@@ -119,18 +120,24 @@ class _LiveImportance(LiveSampler):
     def __init__(self, config: Importance, shard: Shard) -> None:
         super().__init__(shard, corrects=config.correction)
         self.config = config
-        self._tree = SumTree(torch.full((shard.n,), config.first_weight(), dtype=torch.float64))
+        start = torch.full((shard.n,), config.first_weight(), dtype=torch.float64)
+        self._weight = start.new_ones(()).expand(shard.n) if shard.weight is None else shard.weight
+        self._mean_weight = self._weight.mean()
+        self._tree = SumTree(start * self._weight)
 
     def probabilities(self) -> Tensor:
-        """The stored weights divided by their sum."""
+        """The stored weights times those of the examples, divided by their sum."""
         return self._tree.shares()
 
     def _draw(self) -> Draw:
         indices = self._tree.draw(self._uniform(self.shard.global_size))
-        return Draw(indices, self.shard.n * self._tree.shares(indices))
+        # How much more often than by the examples' own weights alone.
+        relative = self.shard.n * self._tree.shares(indices) * self._mean_weight / self._weight[indices]
+        return Draw(indices, relative)
 
     def _learn(self, indices: Tensor, losses: Tensor, record: Tensor | None) -> None:
-        self._tree.update(indices, self.config.weight(losses).clamp(1.0 / _EXTREME, _EXTREME))
+        stored = self.config.weight(losses).clamp(1.0 / _EXTREME, _EXTREME)
+        self._tree.update(indices, stored * self._weight[indices])
 
     def _correction(self, losses: Tensor, record: Tensor) -> Tensor:
         return self.config.weight(losses) / record

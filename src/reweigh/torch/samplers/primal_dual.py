@@ -75,9 +75,12 @@ class PrimalDual(SamplerConfig):
     A batch of B is B one-coordinate steps whose draws share one p, with one projection (or renormalisation) at
     the end: the same expected motion of p an epoch at any batch size, and the published iteration at B = 1.
     Estimates divide by the probability at the time of drawing, which keeps them unbiased when batches are
-    prefetched. In the theory both players' steps shrink as :math:`1/\sqrt T` with the length of the run; `step` is
-    constant here. References: Namkoong and Duchi, *Stochastic Gradient Methods for
-    Distributionally Robust Optimization with f-divergences*, NeurIPS 2016.
+    prefetched. With weights of examples the draws are from :math:`p` times the weights, at O(n) a batch; estimates
+    divide by the probability of the draw, so the expected step of p for an example is that without weights, unless
+    its weight is 0; a very small weight makes rare and large steps, because the floor bounds p alone. In the theory
+    both players' steps shrink as :math:`1/\sqrt T` with the length of the run; `step` is constant here. References:
+    Namkoong and Duchi, *Stochastic Gradient Methods for Distributionally
+    Robust Optimization with f-divergences*, NeurIPS 2016.
     """
 
     divergence: Literal["chi2", "kl"] = "chi2"
@@ -118,9 +121,19 @@ class PrimalDual(SamplerConfig):
         return (losses - self.offset).clamp_min(0.0), record
 
 
-class _LiveChiSquare(LiveSampler):
+class _LivePrimalDual(LiveSampler):
+    """What both forms share."""
+
     _adaptive = True
 
+    def _draw_weighted(self) -> Draw:
+        """A batch drawn by p times the weights of the examples, in O(n)."""
+        p = self.probabilities()
+        indices = SumTree(p).draw(self._uniform(self.shard.global_size))
+        return Draw(indices, self.shard.n * p[indices])
+
+
+class _LiveChiSquare(_LivePrimalDual):
     def __init__(self, config: PrimalDual, shard: Shard) -> None:
         super().__init__(shard)
         self.config = config
@@ -128,10 +141,12 @@ class _LiveChiSquare(LiveSampler):
         self._ball = ChiSquareBall(shard.n, rho=rho, floor=config.floor)
 
     def probabilities(self) -> Tensor:
-        """The second player's p."""
-        return self._ball.weights() / self.shard.n
+        """The second player's p, times the weights."""
+        return self.shard.weighted(self._ball.weights() / self.shard.n)
 
     def _draw(self) -> Draw:
+        if self.shard.weight is not None:
+            return self._draw_weighted()
         indices = self._ball.draw(self._uniform(self.shard.global_size))
         return Draw(indices, self._ball.weights(indices))
 
@@ -146,9 +161,7 @@ class _LiveChiSquare(LiveSampler):
         self._ball.load(dict(state))
 
 
-class _LivePenalised(LiveSampler):
-    _adaptive = True
-
+class _LivePenalised(_LivePrimalDual):
     def __init__(self, config: PrimalDual, shard: Shard) -> None:
         super().__init__(shard)
         self.config = config
@@ -156,13 +169,15 @@ class _LivePenalised(LiveSampler):
         self._tree = SumTree(torch.zeros(shard.n, dtype=torch.float64), logarithms=True)
 
     def probabilities(self) -> Tensor:
-        """The second player's p, mixed with the uniform distribution for the floor."""
-        return self._mixed(self.shard.n * self._tree.shares()) / self.shard.n
+        """The second player's p, mixed with the uniform distribution for the floor, times the weights."""
+        return self.shard.weighted(self._mixed(self.shard.n * self._tree.shares()) / self.shard.n)
 
     def _mixed(self, weights: Tensor) -> Tensor:
         return (1.0 - self.config.floor) * weights + self.config.floor
 
     def _draw(self) -> Draw:
+        if self.shard.weight is not None:
+            return self._draw_weighted()
         size, n = self.shard.global_size, self.shard.n
         drawn = self._tree.draw(self._uniform(size))
         anyone = (self._uniform(size) * n).to(torch.int64).clamp_max(n - 1)

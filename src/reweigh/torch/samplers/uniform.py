@@ -44,6 +44,9 @@ class Uniform(SamplerConfig):
     Under data parallel the ranks' parts are disjoint, and of equal size in every batch, so that the mean over
     ranks is the mean over examples. What the last batch cannot divide evenly, fewer examples than there are ranks,
     is left out of that epoch; `torch.utils.data.DistributedSampler` repeats examples instead.
+
+    With weights :math:`v` an epoch still has n places, and example i takes :math:`n v_i / \sum_j v_j` of them, rounded
+    up or down at random so that the expectation is exact (systematic sampling); ranks may then share an example.
     """
 
     drop_last: bool = False
@@ -77,8 +80,8 @@ class _LiveUniform(LiveSampler):
         return self._batches
 
     def probabilities(self) -> Tensor:
-        """One n-th for each example."""
-        return torch.full((self.shard.n,), 1.0 / self.shard.n, dtype=torch.float64)
+        """One n-th for each example, or its share of the weights."""
+        return self.shard.weighted(torch.full((self.shard.n,), 1.0 / self.shard.n, dtype=torch.float64))
 
     def order(self, epoch: int) -> Tensor:
         """The examples of a whole epoch over all ranks, in the order in which its batches take them."""
@@ -88,6 +91,19 @@ class _LiveUniform(LiveSampler):
 
     def _begin_epoch(self) -> None:
         self._order = torch.randperm(self.shard.n, generator=self._generator)
+        if self.shard.weight is not None:
+            self._order = self._places(self.shard.weight)[self._order]
+
+    def _places(self, weight: Tensor) -> Tensor:
+        """Which example takes each of the n places of an epoch, by systematic sampling."""
+        n = self.shard.n
+        # In random order, so that neighbours in the data do not exclude each other.
+        shuffled = torch.randperm(n, generator=self._generator)
+        upto = weight[shuffled].cumsum(0)
+        # The last sum is n exactly, whatever the rounding; so are the equal sums of weightless examples after it.
+        upto = torch.where(upto >= upto[-1], float(n), upto * (n / upto[-1]))
+        upto = torch.ceil(upto - self._uniform(1)).to(torch.int64).clamp(0, n)
+        return shuffled.repeat_interleave(torch.diff(upto, prepend=upto.new_zeros(1)))
 
     def _draw(self) -> Draw:
         start = self._position * self.shard.global_size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,34 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-__all__ = ["Closure", "Step", "Stepper"]
+__all__ = ["Closure", "Step", "Stepper", "TrainingRows"]
+
+
+class Parts(Protocol):
+    """What comes in pieces, such as a tensor."""
+
+    def split(self, split_size: int, /) -> Iterable[Tensor]:
+        """All of it in order, so many rows at a time."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRows:
+    """All training rows, for steps that look at them between two stages.
+
+    Parameters
+    ----------
+    inputs
+        A tensor, or anything else with a tensor's `split`.
+    targets
+        The class of each row, shape (n,).
+    groups
+        The group of each row, shape (n,), for steps that use it.
+    """
+
+    inputs: Parts
+    targets: Tensor
+    groups: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +55,16 @@ class Closure:
     batch
         Inputs and targets.
     losses
-        `(output, target) -> losses`, one a unit.
+        `(output, target) -> losses`, one per unit.
     objective
         `losses -> loss`; the plain mean unless given. In gradient accumulation it carries the denominator of the
         whole step, so that the closures' gradients add up.
     meta_batch
         Inputs and targets from the clean meta set, for steps that learn weights from one.
+    training_rows
+        All training rows, for steps that look at them between two stages.
+    index
+        Which training row each unit of the batch is, for steps that remember rows.
     context
         Makes the context that forward passes run in, such as `lambda: torch.autocast("cuda", torch.bfloat16)`.
 
@@ -52,6 +83,8 @@ class Closure:
     losses: Callable[[Tensor, Tensor], Tensor]
     objective: Callable[[Tensor], Tensor] = torch.mean
     meta_batch: tuple[Tensor, Tensor] | None = None
+    training_rows: TrainingRows | None = None
+    index: Tensor | None = None
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def unit_losses(self) -> Tensor:
@@ -85,6 +118,10 @@ class Step(ABC):
     needs_losses: ClassVar[bool] = False
     #: Whether the step makes its own loss of the unit losses, and the closure's objective is not asked.
     own_objective: ClassVar[bool] = False
+    #: Whether the live step's `copies` say which training rows to draw, which leaves no room for a sampler.
+    draws: ClassVar[bool] = False
+    #: Whether the last layer is replaced after the last step, so that there is no average of parameters to keep.
+    replaces: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, model: nn.Module) -> Stepper:
@@ -93,6 +130,10 @@ class Step(ABC):
 
 class Stepper(ABC):
     """A live step: one call is one update of the optimizer's parameters."""
+
+    #: How often each training row is in the set to draw from, shape (n,), whole numbers; None for once each. A loop
+    #: reads it before each batch.
+    copies: Tensor | None = None
 
     @abstractmethod
     def step(self, optimizer: Optimizer, closure: Closures, *, scaler: GradScaler | None = None) -> Tensor:
@@ -136,9 +177,11 @@ def in_turn(closure: Closures) -> tuple[Callable[[], Tensor], ...]:
     return closures
 
 
-def with_losses(closure: Closures, who: str, why: str, *, meta: bool = False) -> tuple[Closure, ...]:
+def with_losses(
+    closure: Closures, who: str, why: str, *, meta: bool = False, rows: bool = False, index: bool = False
+) -> tuple[Closure, ...]:
     """The closures of one step, once it is sure that they carry what the step needs."""
-    found: list[Closure] = []
+    closures: list[Closure] = []
     for one in in_turn(closure):
         if not isinstance(one, Closure):
             raise TypeError(
@@ -150,8 +193,18 @@ def with_losses(closure: Closures, who: str, why: str, *, meta: bool = False) ->
                 f"`meta_batch` must be given in the closure for {who}, got None: {why}. "
                 "Draw it from a small clean, balanced set kept out of training."
             )
-        found.append(one)
-    return tuple(found)
+        if rows and one.training_rows is None:
+            raise ValueError(
+                f"`training_rows` must be given in the closure for {who}, got None: {why}. "
+                "Pass TrainingRows(inputs=..., targets=...), and draw batches by the live step's `copies`."
+            )
+        if index and one.index is None:
+            raise ValueError(
+                f"`index` must be given in the closure for {who}, got None: {why}. "
+                "Pass Closure(..., index=indices), the number of each row of the batch in the training data."
+            )
+        closures.append(one)
+    return tuple(closures)
 
 
 def refuse_scaler(scaler: GradScaler | None, who: str) -> None:

@@ -11,7 +11,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from reweigh import _validate as validate
-from reweigh.torch.steps._base import Closures, Step, Stepper, descend, update, with_losses
+from reweigh.torch.steps._base import Closures, Step, descend, update, with_losses
+from reweigh.torch.steps._stages import LiveStages, known_steps
 
 __all__ = ["FineTune"]
 
@@ -63,22 +64,16 @@ class FineTune(Step):
 
     def start(self, model: nn.Module) -> LiveFineTune:
         """The live step."""
-        if self.steps is None:
-            raise ValueError("`steps` must be known to fine-tune at the end, got None. Give the steps of all training.")
-        return LiveFineTune(round(self.steps * (1.0 - self.share)))
+        return LiveFineTune(round(known_steps(self.steps, "fine-tune at the end") * (1.0 - self.share)))
 
 
-class LiveFineTune(Stepper):
-    """The live form of :class:`FineTune`; `until` is the first step on the meta set."""
-
-    def __init__(self, until: int) -> None:
-        self.until = until
-        self.done = 0
+class LiveFineTune(LiveStages):
+    """The live form of :class:`FineTune`; the second stage is on the meta set."""
 
     def step(self, optimizer: Optimizer, closure: Closures, *, scaler: GradScaler | None = None) -> Tensor:
         """Gradient on the batch or, late, on the meta batch; update."""
         closures = with_losses(closure, "FineTune", "the last steps are made on a meta batch", meta=True)
-        if self.done >= self.until:
+        if self.late:
             # The objective belongs to the training batch (its class weights, its state): clean data needs none.
             share = 1.0 / len(closures)
             closures = tuple(
@@ -91,11 +86,3 @@ class LiveFineTune(Stepper):
         update(optimizer, scaler)
         self.done += 1
         return loss
-
-    def state_dict(self) -> dict[str, Any]:
-        """How many steps have been made."""
-        return {"done": self.done}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self.done = int(state["done"])

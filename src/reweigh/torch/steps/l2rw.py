@@ -71,7 +71,7 @@ class LiveL2RW(Stepper):
     def step(self, optimizer: Optimizer, closure: Closures, *, scaler: GradScaler | None = None) -> Tensor:
         """Weights from the meta batch, gradient, update."""
         refuse_scaler(scaler, "L2RW")
-        closures = with_losses(closure, "L2RW", "weights are learned from a meta batch, one a unit", meta=True)
+        closures = with_losses(closure, "L2RW", "weights are learned from a meta batch, one per unit", meta=True)
         raw = [_helpfulness(one, optimizer) for one in closures]
         total = torch.stack([part.sum() for part in raw]).sum()
         # Each rank's gradients are averaged with the others': its weights must sum to one on average.

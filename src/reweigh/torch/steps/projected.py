@@ -72,7 +72,13 @@ class Projected(Step):
             raise ValueError(f"`low` must not be above `high`, got low={self.low!r}, high={self.high!r}.")
         if not isinstance(self.base, Step):  # pyright: ignore[reportUnnecessaryIsInstance]  # a text gives a name
             raise TypeError(f"`base` must be a step, got {self.base!r}. Pass the value itself, for example base=SAM().")
-        for name in ("needs", "needs_losses", "own_objective"):  # the class says what is true of the plain base
+        for name in (
+            "needs",
+            "needs_losses",
+            "own_objective",
+            "draws",
+            "replaces",
+        ):  # the class says what is true of the plain base
             object.__setattr__(self, name, getattr(self.base, name))
 
     def start(self, model: nn.Module) -> LiveProjected:
@@ -99,11 +105,13 @@ class LiveProjected(Stepper):
     def __init__(self, config: Projected, base: Stepper) -> None:
         self.config = config
         self.base = base
+        self.copies = base.copies
 
     def step(self, optimizer: Optimizer, closure: Closures, *, scaler: GradScaler | None = None) -> Tensor:
         """The base's step, then the projection."""
         loss = self.base.step(optimizer, closure, scaler=scaler)
         self.config.project(parameters_of(optimizer))
+        self.copies = self.base.copies
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,3 +121,4 @@ class LiveProjected(Stepper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the base."""
         self.base.load_state_dict(state)
+        self.copies = self.base.copies
