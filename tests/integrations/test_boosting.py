@@ -86,6 +86,7 @@ def losses_by_definition(task: str, margins: np.ndarray, y: np.ndarray, variance
     return (margins - y) ** 2 / variance
 
 
+@pytest.mark.shows("XGBoost, LightGBM, CatBoost", "objective")
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
     "weight",
@@ -170,6 +171,7 @@ def splits(library: str, model: Any) -> list[Any]:
     return [(s["float_feature_index"], round(s["border"], 5)) for tree in trees for s in tree["splits"]]
 
 
+@pytest.mark.shows("XGBoost, LightGBM, CatBoost", "row weight")
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -509,6 +511,7 @@ def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 # --- corrections after training ---
 
 
+@pytest.mark.shows("XGBoost, LightGBM, CatBoost", "post")
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_correction_follows_the_formula(library: str, task: str) -> None:
@@ -540,5 +543,5 @@ def test_a_correction_learns_from_the_last_validation_set(library: str) -> None:
         ours(library, "binary", objective="mean+threshold").fit(X, y)
     with pytest.raises(ValueError, match="looks at the last layer of a network"):
         ours(library, "binary", objective="mean+tau_norm").fit(X, y)
-    with pytest.raises(ValueError, match="names a post too"):
+    with pytest.raises(ValueError, match="with the post"):
         ours(library, "regression", objective="mean+prior").fit(X, X[:, 0])

@@ -31,6 +31,7 @@ def squares(w: Any, x: Any, y: Any) -> Any:
     return (x @ w - y) ** 2
 
 
+@pytest.mark.shows("JAX, Optax", "objective")
 def test_value_weights_and_gradient_by_hand() -> None:
     w = np.array([0.3, -0.2, 0.5])
     residual = X @ w - Y
@@ -46,6 +47,33 @@ def test_value_weights_and_gradient_by_hand() -> None:
     assert step.aux is None
 
 
+@pytest.mark.parametrize("given", ["term_ema:t=0.5", reweigh.method("term_ema:t=0.5")])
+def test_a_text_is_the_objective_it_names(given: Any) -> None:
+    w = np.array([0.3, -0.2, 0.5])
+    (loss, step), gradient = value_and_grad(squares, given)(init(given), w, X, Y)
+    expected = TERMEma(t=0.5)
+    (same_loss, same_step), same_gradient = value_and_grad(squares, expected)(init(expected), w, X, Y)
+    assert float(loss) == float(same_loss)
+    np.testing.assert_array_equal(gradient, same_gradient)
+    assert {k: float(v) for k, v in step.state.items()} == {k: float(v) for k, v in same_step.state.items()}
+
+
+@pytest.mark.refuses("JAX, Optax", "sampler", "step", "average")
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("class_uniform", "sampler 'class_uniform': it sees batches that are drawn already"),
+        ("sam", "step 'sam': it gives one gradient"),
+        ("ema", "average 'ema': it gives gradients and keeps no parameters"),
+    ],
+)
+def test_parts_without_a_place_are_refused(part: str, reason: str) -> None:
+    carries = "value_and_grad carries loss, objective and post of a method"
+    with pytest.raises(ValueError, match=f"{carries}, got .* with the {reason}"):
+        value_and_grad(squares, f"rgd+{part}")
+
+
+@pytest.mark.shows("JAX, Optax", "row weight")
 def test_masks_weights_and_counts_by_hand() -> None:
     w = np.array([0.3, -0.2, 0.5])
     mask, own = np.arange(12) % 3 != 0, np.linspace(0.5, 2.0, 12)
@@ -85,6 +113,7 @@ def test_losses_that_are_no_numbers_can_be_skipped() -> None:
     assert np.isfinite(step.weights).all()
 
 
+@pytest.mark.shows("JAX, Optax", "compile")
 @pytest.mark.parametrize(
     "objective",
     [TERMEma(t=0.5), ABSGD(), GroupDRO(n_groups=3), reweigh.RGD(tau=1.0, warmup=2)],
@@ -124,6 +153,7 @@ def test_a_scan_under_jit_is_a_loop(objective: Any) -> None:
         np.testing.assert_allclose(state[name], value, rtol=1e-5)
 
 
+@pytest.mark.shows("JAX, Optax", "accumulation")
 def test_micro_batches_of_optax_are_the_whole_batch() -> None:
     evaluate = value_and_grad(squares, reweigh.RGD(tau=1.0))
     w = jnp.array([0.3, -0.2, 0.5])
@@ -153,6 +183,55 @@ def test_flax_modules() -> None:
     assert step.weights.shape == (12,)
 
 
+@pytest.mark.shows("JAX, Optax", "token weight")
+def test_tokens_have_weights_of_their_own() -> None:
+    x, y = BATCHES
+    w = np.array([0.3, -0.2, 0.5])
+    own, mask = RNG.uniform(0.2, 3.0, y.shape), RNG.random(y.shape) < 0.7
+    residual = x @ w - y
+    weights = np.exp(np.clip(residual**2, 0, 1) / 2) * own * mask
+    _, gradient = value_and_grad(squares, reweigh.RGD(tau=1.0))((), w, x, y, mask=mask, sample_weight=own)
+    np.testing.assert_allclose(
+        gradient, 2 * np.einsum("bt,bt,btd->d", weights, residual, x) / (own * mask).sum(), rtol=1e-12
+    )
+
+
+@pytest.mark.shows("JAX, Optax", "packing")
+def test_packed_sequences_are_sequences_of_their_own() -> None:
+    """Four sequences in one row of twelve, each weighted by its mean loss, and counted by its tokens."""
+    w, lengths = jnp.array([0.3, -0.2, 0.5]), (3, 2, 6, 1)
+    numbers = np.repeat(np.arange(4), lengths)
+
+    def sequences(w: Any, x: Any, y: Any) -> Any:
+        return jax.ops.segment_sum(squares(w, x, y), numbers, num_segments=4) / np.array(lengths)
+
+    evaluate = value_and_grad(sequences, reweigh.RGD(tau=1.0))
+    (loss, _), gradient = evaluate((), w, X, Y, sample_weight=np.array(lengths, float))
+    expected, slope = 0.0, 0.0
+    for rows in np.split(np.arange(12), np.cumsum(lengths)[:-1]):
+        residual = X[rows] @ np.asarray(w) - Y[rows]
+        weight = np.exp(np.clip((residual**2).mean(), 0, 1) / 2)
+        expected += weight * (residual**2).sum() / 12
+        slope += 2 * weight * residual @ X[rows] / 12
+    assert float(loss) == pytest.approx(expected)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-10)
+
+
+@pytest.mark.shows("JAX, Optax", "AMP")
+def test_losses_in_half_precision_are_weighted_in_single() -> None:
+    w = jnp.array([0.3, -0.2, 0.5])
+
+    def halves(w: Any, x: Any, y: Any) -> Any:
+        return squares(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))
+
+    x, y = jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32)
+    (loss, step), gradient = value_and_grad(halves, reweigh.RGD(tau=1.0))((), w, x, y)
+    assert (loss.dtype, step.weights.dtype, gradient.dtype) == (jnp.bfloat16, jnp.float32, w.dtype)
+    losses = np.asarray(halves(w, x, y), np.float64)
+    np.testing.assert_allclose(step.weights, np.exp(np.clip(losses, 0, 1) / 2), rtol=1e-6)
+
+
+@pytest.mark.shows("JAX, Optax", "DDP")
 @pytest.mark.processes
 def test_four_devices_are_one() -> None:
     done = children.run(

@@ -14,11 +14,14 @@ pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="needs keras,
 
 WORKER = Path(__file__).parent / "workers" / "keras_backend.py"
 #: Programs of a few operations: compiling them well takes longer than running them.
-QUICK_TO_COMPILE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+QUICK_TO_COMPILE = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"}
 CHECKS = WORKER.read_text(encoding="utf-8").count("\ndef check_")
 
 
 @pytest.mark.processes
+@pytest.mark.shows("Keras", "loss", "objective", "post", "row weight", "token weight", "accumulation")
+@pytest.mark.shows("Keras", "packing", "AMP", "compile", "DDP")
+@pytest.mark.refuses("Keras", "sampler", "step", "average")
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_backend(backend: str) -> None:
     if find_spec(backend) is None:

@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import reweigh
 from reweigh.objectives.term_ema import TERMEma
-from reweigh.torch import Reweighted
+from reweigh.torch import Reweighted, segments
 from reweigh.torch.losses import LDAM
+from reweigh.torch.samplers import ClassUniform
 
 pytest.importorskip("lightning")
 
@@ -122,6 +123,7 @@ def assert_same(one: nn.Module, other: nn.Module, tolerance: float = 1e-6) -> No
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.shows("Lightning", "objective", "accumulation")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_numbers_of_a_hand_written_loop(tmp_path: Path, accumulate: int) -> None:
     model = Classifier(Reweighted(nn.CrossEntropyLoss(), tau=1.0))
@@ -131,6 +133,44 @@ def test_the_numbers_of_a_hand_written_loop(tmp_path: Path, accumulate: int) -> 
     assert_same(model.net, net)
 
 
+@pytest.mark.shows("Lightning", "loss")
+def test_the_classes_of_the_training_data_are_counted(tmp_path: Path) -> None:
+    """Also where validation is tried out with the same criterion before training starts."""
+    model = Classifier(Reweighted("logit_adjusted+rgd:tau=1+prior", class_counts="auto"))
+    labels = data().tensors[1]
+    counts = torch.bincount(labels)
+    fit = trainer(tmp_path, callbacks=[WeightLog()], num_sanity_val_steps=1)
+    fit.fit(model, DataLoader(data(), BATCH), DataLoader(data(1), SIZE))
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    for x, y in DataLoader(data(), BATCH):
+        losses = nn.functional.cross_entropy(net(x) + torch.log(counts / SIZE), y, reduction="none")
+        optimizer.zero_grad()
+        (torch.exp(losses.detach().clamp(0, 1) / 2) * losses).mean().backward()
+        optimizer.step()
+    assert_same(model.net, net)
+    assert model.criterion.class_counts == tuple(counts.tolist())
+    logits = torch.randn(4, 3)  # the loss has corrected for the classes: nothing is left to do
+    np.testing.assert_allclose(model.criterion.correction(logits, labels[:4])(logits), logits, atol=1e-6)
+
+
+@pytest.mark.shows("Lightning", "post")
+def test_the_correction_knows_the_counted_classes(tmp_path: Path) -> None:
+    model = Classifier(Reweighted("rgd+prior", class_counts="auto"))
+    trainer(tmp_path, callbacks=[WeightLog()], max_steps=1).fit(model, DataLoader(data(), BATCH))
+    labels, logits = data().tensors[1], torch.randn(4, 3)
+    expected = logits - torch.log(torch.bincount(labels) / SIZE)
+    np.testing.assert_allclose(model.criterion.correction(logits, labels[:4])(logits), expected, atol=1e-5)
+
+
+def test_classes_of_several_loaders_are_not_counted(tmp_path: Path) -> None:
+    model = Classifier(Reweighted("logit_adjusted+rgd", class_counts="auto"))
+    with pytest.raises(ValueError, match="counts the data set of one DataLoader, got list to train on"):
+        trainer(tmp_path, callbacks=[WeightLog()]).fit(model, [DataLoader(data(), BATCH), DataLoader(data(1), BATCH)])
+    with pytest.raises(ValueError, match="WeightLog in Lightning and skorch"):
+        trainer(tmp_path).fit(model, DataLoader(data(), BATCH))
+
+
 def test_two_micro_batches_are_one_batch(tmp_path: Path) -> None:
     whole, halves = (Classifier(Reweighted(nn.CrossEntropyLoss(), tau=1.0)) for _ in range(2))
     trainer(tmp_path).fit(whole, DataLoader(data(), 2 * BATCH))
@@ -138,6 +178,7 @@ def test_two_micro_batches_are_one_batch(tmp_path: Path) -> None:
     assert_same(whole.net, halves.net)
 
 
+@pytest.mark.shows("Lightning", "AMP")
 def test_half_precision(tmp_path: Path) -> None:
     model = Classifier(Reweighted(nn.CrossEntropyLoss(), tau=1.0))
     trainer(tmp_path, precision="bf16-mixed").fit(model, DataLoader(data(), BATCH))
@@ -299,6 +340,7 @@ def test_no_logging_at_all(tmp_path: Path) -> None:
         WeightLog(every=0)
 
 
+@pytest.mark.shows("Lightning", "DDP")
 @pytest.mark.processes
 def test_two_processes_are_one() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -308,3 +350,106 @@ def test_two_processes_are_one() -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("agrees") == 2
+
+
+class Weighted(Classifier):
+    """Batches hold weights of rows as their third part."""
+
+    def training_step(self, batch: Any) -> Tensor:
+        return self.criterion(self.net(batch[0]), batch[1], sample_weight=batch[2])
+
+
+@pytest.mark.shows("Lightning", "row weight")
+def test_weights_of_rows(tmp_path: Path) -> None:
+    own = torch.linspace(0.2, 3.0, SIZE)
+    model = Weighted(Reweighted(nn.CrossEntropyLoss(), tau=1.0))
+    loader = DataLoader(TensorDataset(*data().tensors, own), BATCH)
+    trainer(tmp_path, callbacks=[WeightLog()]).fit(model, loader)
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    for x, y, amounts in loader:
+        losses = nn.functional.cross_entropy(net(x), y, reduction="none")
+        optimizer.zero_grad()
+        ((torch.exp(losses.detach().clamp(0, 1) / 2) * amounts * losses).sum() / amounts.sum()).backward()
+        optimizer.step()
+    assert_same(model.net, net)
+
+
+class Tagger(Classifier):
+    """Classes of tokens; batches hold weights of tokens, or where sequences start."""
+
+    def training_step(self, batch: Any) -> Tensor:
+        x, y, beside = batch
+        option = {"segments": segments(beside)} if beside.dtype == torch.int64 else {"sample_weight": beside}
+        return self.criterion(self.net(x).movedim(-1, 1), y, **option)
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(4, 6, 6, generator=generator), torch.randint(0, 3, (4, 6), generator=generator)
+
+
+@pytest.mark.shows("Lightning", "token weight")
+def test_weights_of_tokens(tmp_path: Path) -> None:
+    x, y = tokens()
+    own = torch.rand(4, 6, generator=torch.Generator().manual_seed(6))
+    model = Tagger(Reweighted(nn.CrossEntropyLoss(), tau=1.0, level="token"))
+    trainer(tmp_path).fit(model, DataLoader(TensorDataset(x, y, own), 4))
+    net = network()
+    losses = nn.functional.cross_entropy(net(x).movedim(-1, 1), y, reduction="none")
+    ((torch.exp(losses.detach().clamp(0, 1) / 2) * own * losses).sum() / own.sum()).backward()
+    torch.optim.SGD(net.parameters(), lr=0.3).step()
+    assert_same(model.net, net)
+
+
+@pytest.mark.shows("Lightning", "packing")
+def test_packed_sequences_are_weighted_on_their_own(tmp_path: Path) -> None:
+    x, y = tokens()
+    starts = torch.tensor([[0, 1, 2, 3, 0, 1], [0, 1, 0, 1, 0, 1], [0, 1, 2, 3, 4, 5], [0, 0, 1, 2, 3, 4]])
+    model = Tagger(Reweighted(nn.CrossEntropyLoss(), tau=1.0, level="sequence"))
+    trainer(tmp_path).fit(model, DataLoader(TensorDataset(x, y, starts), 4))
+    net, lengths = network(), [4, 2, 2, 2, 2, 6, 1, 5]
+    losses = nn.functional.cross_entropy(net(x.flatten(0, 1)), y.flatten(), reduction="none").split(lengths)
+    (sum(torch.exp(part.detach().mean().clamp(0, 1) / 2) * part.sum() for part in losses) / 24).backward()
+    torch.optim.SGD(net.parameters(), lr=0.3).step()
+    assert_same(model.net, net)
+
+
+@pytest.mark.shows("Lightning", "compile")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's compiler looks at it
+def test_a_compiled_module_takes_the_same_steps(tmp_path: Path) -> None:
+    model = Classifier(Reweighted(nn.CrossEntropyLoss(), tau=1.0))
+    model.criterion.compile(backend="aot_eager")
+    model.net.compile(backend="aot_eager")
+    trainer(tmp_path).fit(model, DataLoader(data(), BATCH))
+    assert_same(model.net, by_hand()[0])
+
+
+@pytest.mark.shows("Lightning", "sampler")
+def test_batches_of_a_sampler_with_weights_of_rows(tmp_path: Path) -> None:
+    own = torch.linspace(0.0, 2.0, SIZE)
+    x, y = data().tensors
+    options: dict[str, Any] = {"batch_size": BATCH, "targets": y, "weight": own}
+    model = Classifier(Reweighted(nn.CrossEntropyLoss(), tau=1.0))
+    loader: Any = DataLoader(data(), batch_sampler=ClassUniform().start(SIZE, **options))  # pyright: ignore
+    trainer(tmp_path).fit(model, loader)
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    batches = list(ClassUniform().start(SIZE, **options))
+    for rows in batches:
+        losses = nn.functional.cross_entropy(net(x[rows]), y[rows], reduction="none")
+        optimizer.zero_grad()
+        (torch.exp(losses.detach().clamp(0, 1) / 2) * losses).mean().backward()
+        optimizer.step()
+    assert_same(model.net, net)
+    assert 0 not in {row for batch in batches for row in batch}  # its weight is zero
+
+
+@pytest.mark.refuses("Lightning", "step", "average")
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [("sam", "step 'sam': a criterion gives the loss"), ("ema", "average 'ema': a criterion does not see the model")],
+)
+def test_parts_without_a_place_are_refused(part: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"with the {reason}"):
+        Reweighted(f"focal+rgd+{part}")

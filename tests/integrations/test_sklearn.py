@@ -218,14 +218,14 @@ def test_refits_share_one_seed() -> None:
     [
         (ReweightedClassifier(KNeighborsClassifier()), "must take sample_weight in fit, which KNeighborsClassifier"),
         (ReweightedClassifier(LinearSVC()), "must have predict_proba"),
-        (ReweightedClassifier(objective="focal+rgd"), "names a loss too"),
+        (ReweightedClassifier(objective="focal+rgd"), "with the loss 'focal': it has a loss of its own"),
         (ReweightedClassifier(objective=3), "a method's text, a method, an objective or a weight function"),
         (ReweightedClassifier(objective="rgdd"), "Did you mean"),
         (ReweightedClassifier(cv="automatic"), "`cv` must be one of"),
         (ReweightedClassifier(damping=1.0), "`damping` must be"),
         (ReweightedClassifier(max_iter=0), "`max_iter` must be"),
         (ReweightedClassifier(cv=ShuffleSplit(2, random_state=0)), "hold every row out once"),
-        (RGDClassifier(objective="rgd+sam"), "with a step"),
+        (RGDClassifier(objective="rgd+sam"), "with the step 'sam'"),
         (RGDClassifier(hidden_layer_sizes=(8, 0)), "`hidden_layer_sizes` must be"),
         (RGDClassifier(validation_fraction=1.0), "`validation_fraction` must be"),
         (RGDRegressor(objective="focal+rgd"), "the loss is the squared error"),
@@ -289,6 +289,7 @@ def test_a_seed_fixes_the_result_and_leaves_the_global_one_alone(iris: Any) -> N
     assert np.abs(RGDClassifier(max_iter=5, random_state=2).fit(X, y).predict_proba(X) - first).max() > 1e-3
 
 
+@pytest.mark.shows("scikit-learn", "objective", "row weight")
 def test_one_full_batch_step_is_the_formula() -> None:
     """A linear network and one step of plain gradients: Adam's first step is the sign of the weighted gradient."""
     rng = np.random.default_rng(0)
@@ -362,6 +363,26 @@ def test_early_stopping_with_hardly_any_rows_of_a_class(iris: Any) -> None:
 )
 def test_any_method_trains(objective: Any, iris: Any) -> None:
     assert RGDClassifier(objective=objective, max_iter=30, random_state=0).fit(*iris).score(*iris) > 0.85
+
+
+@pytest.mark.shows("scikit-learn", "loss")
+def test_class_weights_by_name_are_those_of_scikit_learn(iris: Any) -> None:
+    X, y = iris[0][:120], iris[1][:120]  # classes of 50, 50 and 20 rows
+    options = {"max_iter": 5, "batch_size": 120, "random_state": 0}
+    named = RGDClassifier(objective="class_weights+rgd:tau=1", **options).fit(X, y)
+    own = RGDClassifier(objective="rgd:tau=1", class_weight="balanced", **options).fit(X, y)
+    np.testing.assert_allclose(named.predict_proba(X), own.predict_proba(X), atol=1e-5)
+    plain = RGDClassifier(objective="rgd:tau=1", **options).fit(X, y)
+    assert np.abs(named.predict_proba(X) - plain.predict_proba(X)).max() > 1e-3
+
+
+@pytest.mark.refuses("scikit-learn", "sampler", "step", "average")
+@pytest.mark.parametrize("part", ["sampler 'class_uniform'", "step 'sam'", "average 'ema'"])
+@pytest.mark.parametrize("kind", [RGDClassifier, ReweightedClassifier])
+def test_parts_without_a_place_are_refused(kind: Any, part: str, iris: Any) -> None:
+    name = part.split("'")[1]
+    with pytest.raises(ValueError, match=f"{kind.__name__} carries .* with the {part}: it "):
+        kind(objective=f"rgd+{name}").fit(*iris)
 
 
 def test_a_margin_loss_has_cosines_and_defers_its_weights(iris: Any) -> None:
@@ -517,6 +538,7 @@ def test_a_correction_finds_the_rare_class(kind, text):
     np.testing.assert_array_equal(again.predict_proba(new_X), probability)
 
 
+@pytest.mark.shows("scikit-learn", "post")
 def test_the_prior_of_the_data_and_the_users_weights_cancel():
     """Balanced weights leave nothing to correct: what a row counted in training is what it counts in the shares."""
     X, y = rare_class()

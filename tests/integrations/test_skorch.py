@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from reweigh.objectives.term import TERM
 from reweigh.torch import Reweighted
 from reweigh.torch.losses import LDAM
+from reweigh.torch.samplers import ClassUniform
 
 pytest.importorskip("skorch")
 pytest.importorskip("sklearn")
@@ -31,6 +33,7 @@ with warnings.catch_warnings():
         ReweightedBCEWithLogits,
         ReweightedCrossEntropy,
         ReweightedNLL,
+        SampleWeights,
         WeightLog,
     )
 
@@ -82,6 +85,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
+@pytest.mark.shows("skorch", "objective")
 @pytest.mark.parametrize("tau", [1.0, 3.0])
 def test_cross_entropy(tau: float) -> None:
     X, y = data()
@@ -92,6 +96,33 @@ def test_cross_entropy(tau: float) -> None:
         expected = torch.softmax(hand(torch.tensor(X)), -1).numpy()
     np.testing.assert_allclose(net.predict_proba(X), expected, atol=1e-6)
     np.testing.assert_allclose(net.predict_proba(X).sum(1), 1.0, atol=1e-6)
+
+
+@pytest.mark.shows("skorch", "loss")
+def test_the_classes_of_the_training_rows_are_counted() -> None:
+    X, y = data()
+    shares = torch.tensor(np.bincount(y) / SIZE, dtype=torch.float32)
+    options = {"criterion__criterion": "logit_adjusted+rgd:tau=1", "criterion__class_counts": "auto"}
+    net = classifier(Reweighted, **options, callbacks=[WeightLog()]).fit(X, y)
+    hand, _ = by_hand(lambda output, target: cross_entropy(output + torch.log(shares), target), X, torch.tensor(y))
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    assert net.criterion_.class_counts == tuple(np.bincount(y).tolist())
+    with pytest.raises(ValueError, match="WeightLog in Lightning and skorch"):
+        classifier(Reweighted, **options).fit(X, y)
+
+
+@pytest.mark.shows("skorch", "post")
+def test_the_correction_knows_the_rows_trained_on_and_no_others() -> None:
+    X, y = data()
+    held_out = Dataset(X[40:], y[40:])
+    options = {"criterion__objective": "rgd+prior", "criterion__class_counts": "auto"}
+    net = classifier(
+        ReweightedCrossEntropy, **options, callbacks=[WeightLog()], train_split=predefined_split(held_out)
+    ).fit(X[:40], y[:40])
+    logits = np.random.default_rng(1).normal(size=(4, 3))
+    expected = logits - np.log(np.bincount(y[:40]) / 40)
+    found = net.criterion_.reweighted.correction(logits, y[:4])(logits)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_probabilities_get_their_logarithm() -> None:
@@ -246,3 +277,146 @@ def test_late_class_weights_start_by_themselves() -> None:
     net = classifier(Reweighted, criterion__criterion=loss, criterion__tau=1.0, callbacks=[WeightLog()], max_epochs=4)
     net.fit(X, y)
     assert list(dict.fromkeys(seen)) == [0.0, 0.25, 0.5, 0.75]
+
+
+class WeightedNet(SampleWeights, NeuralNetClassifier):
+    pass
+
+
+class WeightedRegressor(SampleWeights, NeuralNetRegressor):
+    pass
+
+
+@pytest.mark.shows("skorch", "row weight")
+def test_weights_of_rows_go_to_the_criterion_and_not_to_the_module() -> None:
+    X, y = data()
+    own = np.linspace(0.2, 3.0, SIZE)
+    net = classifier(
+        ReweightedCrossEntropy, WeightedNet, criterion__tau=1.0, train_split=predefined_split(Dataset(*data(1)))
+    ).fit({"X": X, "sample_weight": own}, y)
+    hand = Net()
+    optimizer = torch.optim.SGD(hand.parameters(), lr=0.2)
+    for _ in range(EPOCHS):
+        for start in range(0, SIZE, BATCH):
+            rows = slice(start, start + BATCH)
+            losses = cross_entropy(hand(torch.tensor(X[rows])), torch.tensor(y[rows]))
+            amounts = torch.tensor(own[rows], dtype=torch.float32)
+            optimizer.zero_grad()
+            weights = torch.exp(losses.detach().clamp(0, 1) / 2)
+            ((weights * amounts * losses).sum() / amounts.sum()).backward()
+            optimizer.step()
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    np.testing.assert_array_equal(net.predict(X), net.predict({"X": X, "sample_weight": own}))
+    with pytest.raises(TypeError, match="goes to a re-weighted criterion, got CrossEntropyLoss"):
+        classifier(nn.CrossEntropyLoss, WeightedNet).fit({"X": X, "sample_weight": own}, y)
+
+
+@pytest.mark.shows("skorch", "token weight")
+def test_each_element_of_a_row_has_a_weight() -> None:
+    X, _ = data()
+    y = np.stack([X.sum(1), X[:, 0], -X[:, 1]], 1)
+    own = np.random.default_rng(1).uniform(0.1, 2.0, (SIZE, 3))
+    net = classifier(
+        Reweighted, WeightedRegressor, criterion__criterion=nn.MSELoss(), criterion__tau=1.0, criterion__level="token"
+    )
+    net.set_params(max_epochs=1, batch_size=SIZE).fit({"X": X, "sample_weight": own}, y)
+    hand, amounts = Net(), torch.tensor(own, dtype=torch.float32)
+    losses = (hand(torch.tensor(X)) - torch.tensor(y)) ** 2
+    ((torch.exp(losses.detach().clamp(0, 1) / 2) * amounts * losses).sum() / amounts.sum()).backward()
+    assert hand.layer.weight.grad is not None
+    expected = hand.layer.weight - 0.2 * hand.layer.weight.grad
+    torch.testing.assert_close(net.module_.layer.weight, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.shows("skorch", "accumulation")
+def test_micro_batches_are_one_batch() -> None:
+    """Accumulation as skorch's documentation writes it: a step after every second batch."""
+
+    class Accumulating(NeuralNetClassifier):
+        def get_loss(self, *args: Any, **kwargs: Any) -> Tensor:
+            return super().get_loss(*args, **kwargs) / 2
+
+        def train_step(self, batch: Any, **fit_params: Any) -> Any:
+            self.count = getattr(self, "count", 0) + 1
+            self.notify("on_grad_computed", named_parameters=[])
+            step = self.train_step_single(batch, **fit_params)
+            if self.count % 2 == 0:
+                self.optimizer_.step()
+                self.optimizer_.zero_grad()
+            return step
+
+    X, y = data()
+    whole = classifier(ReweightedCrossEntropy, criterion__tau=1.0, batch_size=SIZE // 3).fit(X, y)
+    halves = classifier(ReweightedCrossEntropy, Accumulating, criterion__tau=1.0, batch_size=SIZE // 6).fit(X, y)
+    torch.testing.assert_close(whole.module_.layer.weight, halves.module_.layer.weight, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.shows("skorch", "AMP")
+def test_accelerates_half_precision(request: pytest.FixtureRequest) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from skorch.hf import AccelerateMixin
+
+    class Accelerated(AccelerateMixin, NeuralNetClassifier):
+        pass
+
+    X, y = data()
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # other tests leave theirs behind
+    request.addfinalizer(lambda: accelerate.state.AcceleratorState._reset_state(reset_partial_state=True))
+    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
+    options = {"criterion__tau": 1.0, "accelerator": accelerator, "max_epochs": 1}
+    net = classifier(ReweightedCrossEntropy, Accelerated, **options, device=None).fit(X, y)
+    hand = Net()
+    optimizer = torch.optim.SGD(hand.parameters(), lr=0.2)
+    for start in range(0, SIZE, BATCH):
+        rows = slice(start, start + BATCH)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = hand(torch.tensor(X[rows]))
+        losses = cross_entropy(output.float(), torch.tensor(y[rows]))
+        optimizer.zero_grad()
+        (torch.exp(losses.detach().clamp(0, 1) / 2) * losses).mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-5, rtol=1e-5)
+    assert net.criterion_.reweighted.weights.dtype == torch.float32
+
+
+@pytest.mark.shows("skorch", "compile")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's compiler looks at it
+def test_a_compiled_net_takes_the_same_steps() -> None:
+    X, y = data()
+    net = classifier(ReweightedCrossEntropy, criterion__tau=1.0, compile=True, compile__backend="aot_eager").fit(X, y)
+    hand, _ = by_hand(cross_entropy, X, torch.tensor(y))
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.shows("skorch", "sampler")
+def test_batches_of_a_sampler_with_weights_of_rows() -> None:
+    X, y = data()
+    own = np.linspace(0.0, 2.0, SIZE)
+    options: dict[str, Any] = {"batch_size": BATCH, "targets": torch.tensor(y), "weight": own}
+    drawn: Any = ClassUniform().start(SIZE, **options)
+    net = classifier(
+        ReweightedCrossEntropy,
+        criterion__tau=1.0,
+        max_epochs=1,
+        iterator_train=lambda dataset, **_: DataLoader(dataset, batch_sampler=drawn),
+    ).fit(X, y)
+    hand = Net()
+    optimizer = torch.optim.SGD(hand.parameters(), lr=0.2)
+    batches = list(ClassUniform().start(SIZE, **options))
+    for rows in batches:
+        losses = cross_entropy(hand(torch.tensor(X[rows])), torch.tensor(y[rows]))
+        optimizer.zero_grad()
+        (torch.exp(losses.detach().clamp(0, 1) / 2) * losses).mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(net.module_.layer.weight, hand.layer.weight, atol=1e-6, rtol=1e-6)
+    assert 0 not in {row for batch in batches for row in batch}  # its weight is zero
+
+
+@pytest.mark.refuses("skorch", "step", "average")
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [("sam", "step 'sam': a criterion gives the loss"), ("ema", "average 'ema': a criterion does not see the model")],
+)
+def test_parts_without_a_place_are_refused(part: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"with the {reason}"):
+        classifier(ReweightedCrossEntropy, criterion__objective=f"rgd+{part}").fit(*data())

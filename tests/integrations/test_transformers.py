@@ -193,6 +193,7 @@ TASKS = {
 }
 
 
+@pytest.mark.shows("Hugging Face Trainer", "objective", "accumulation")
 @pytest.mark.parametrize("task", TASKS)
 def test_update_is_that_of_a_loop_by_hand_also_under_accumulation(task, tmp_path):
     build, label, options, losses_of = TASKS[task]
@@ -588,6 +589,7 @@ def test_misuse_at_construction(tmp_path):
 # --- two processes ---
 
 
+@pytest.mark.shows("Hugging Face Trainer", "DDP")
 @pytest.mark.processes
 def test_two_processes_take_the_step_of_one(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and the folder the same
     from reweigh.integrations import (
         boosting,
+        causal,
         cleanlab,
         jax,
         keras,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and t
 
 __all__ = [
     "boosting",
+    "causal",
     "cleanlab",
     "jax",
     "keras",

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
-from reweigh.integrations._objective import as_method, objective_alone
-from reweigh.method import Context
+from reweigh._carry import carried
+from reweigh.method import Context, Method
 from reweigh.objectives import Objective
 from reweigh.post import Correction, Post
 
-__all__ = ["corrected", "correction_for", "held_out", "log_probabilities", "objective_and_post"]
+__all__ = ["corrected", "correction_for", "held_out", "log_probabilities", "objective_and_post", "refuse_classifier"]
 
 
 def objective_and_post(objective: Any, tau: float | None, who: str) -> tuple[Objective, Post | None]:
     """The objective of a method, and what the method does after training; `who` has no other slot."""
-    chosen = as_method(objective, tau=tau)
+    chosen = carried(objective, ("objective", "post"), who, tau=tau)
+    refuse_classifier(chosen, who)
+    return chosen.objective, chosen.post
+
+
+def refuse_classifier(chosen: Method, who: str) -> None:
+    """Refuse a correction that looks at a network's last layer."""
     if chosen.post is not None and chosen.post.needs_classifier:
         raise ValueError(
             f"{str(chosen)!r} looks at the last layer of a network, which {who} does not have. Use prior, threshold, "
             "temperature or isotonic."
         )
-    return objective_alone(dataclasses.replace(chosen, post=None), None, who), chosen.post
 
 
 def held_out(post: Post | None, eval_set: Any) -> tuple[Any, Any] | None:
@@ -54,6 +58,7 @@ def correction_for(
     classes: int,
     sample_weight: Any = None,
     classifier: tuple[Any, Any] | None = None,
+    loss: Any = None,
 ) -> Correction | None:
     """The correction that suits the outputs of held-out rows.
 
@@ -68,12 +73,16 @@ def correction_for(
         training is what it counts in the shares of the classes.
     classifier
         Weight and bias of the last layer, where there is one.
+    loss
+        The loss of the training, where the method names one: what it has corrected already is not corrected again.
     """
     if post is None:
         return None
     if outputs is None:
         outputs, codes = np.zeros((0, classes)), np.zeros(0, np.int64)
     counts = np.bincount(trained_on, weights=sample_weight, minlength=classes)
+    if loss is not None:
+        post = post.after([loss], np.bincount(trained_on, minlength=classes).tolist())
     return post.fit(outputs, codes, Context(class_counts=counts.tolist(), classifier=classifier))
 
 

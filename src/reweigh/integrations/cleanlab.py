@@ -111,7 +111,7 @@ def from_cleanlab(table: Any) -> Trust:
     Returns
     -------
     Trust
-        `mask`, True where the label is no issue, for `objective.apply(..., mask=)`; and `sample_weight` for
+        `mask`, True where the label is not an issue, for `objective.apply(..., mask=)`; and `sample_weight` for
         `sample_weight=`: the table's own if it has such a column, otherwise the label quality, otherwise the mask.
 
     Examples

@@ -1,19 +1,33 @@
-"""Keras 3: a loss that wraps a loss, on TensorFlow, JAX and PyTorch, and metrics that stay plain."""
+"""Keras 3: a loss that wraps a loss or is a whole method, on TensorFlow, JAX and PyTorch; metrics stay plain."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 
 from reweigh import _validate as validate
+from reweigh._carry import carried, with_hyper_parameters
+from reweigh.integrations._class_losses import (
+    check_class_loss,
+    class_weights,
+    losses_of_classes,
+    smallest_loss,
+    takes_shares,
+)
+from reweigh.integrations._correction import log_probabilities
+from reweigh.integrations._counts import count_classes
 from reweigh.integrations._missing import missing
-from reweigh.method import Method, method
+from reweigh.method import Context, Method, ObjectiveLike
+from reweigh.method import method as method_of
 from reweigh.objectives import Objective
 from reweigh.objectives.rgd import RGD
+from reweigh.post import Correction
 from reweigh.weights import KL, ReverseKL, WeightFunction
 
 if find_spec("keras") is None:
@@ -31,13 +45,21 @@ except ModuleNotFoundError as error:
         name="tensorflow",
     ) from error
 
-__all__ = ["Reweighted", "WeightMetric", "weights_of"]
+__all__ = ["ClassLoss", "Reweighted", "WeightMetric", "loss", "watch", "weights_of"]
 
 Tensor = Any  # of whichever backend Keras runs on
 ops: Any = keras.ops  # its stubs promise less than it does
 Level = Literal["sample", "token"]
+Counts = Sequence[int] | Literal["auto"] | None
 
 STATISTICS = ("plain_loss", "weight_mean", "clip_share", "ess_share")
+#: Why a Keras loss has no place for the other parts of a method.
+_NOT_A_KERAS_LOSS = {
+    "sampler": "a loss sees batches that are drawn already",
+    "loss": "the loss is the Keras loss that is wrapped; `loss(...)` takes a whole method",
+    "step": "a loss leaves the update to `model.fit`",
+    "average": "a loss does not see the model's weights",
+}
 
 
 def weights_of(weight: WeightFunction, losses: Tensor) -> Tensor:
@@ -78,6 +100,216 @@ def weights_of(weight: WeightFunction, losses: Tensor) -> Tensor:
     return 1.0 + clipped / tau if weight.scaled else clipped + tau
 
 
+def loss(
+    method: ObjectiveLike,
+    *,
+    class_counts: Counts = None,
+    from_logits: bool = True,
+    level: Level = "sample",
+    floor: bool = True,
+    name: str | None = None,
+    reduction: str | None = None,
+    dtype: Any = None,
+) -> Reweighted:
+    """A whole method as a Keras loss: `loss("class_balanced+rgd:tau=3+prior", class_counts="auto")`.
+
+    Parameters
+    ----------
+    method
+        A method or its text with a loss of classes (cross_entropy, focal, label_smoothing, class_weights,
+        class_balanced, logit_adjusted, vs, large_margin, poly, gce or sce; cross_entropy unless named), an objective
+        and a correction after training.
+    class_counts
+        Training examples of each class, for losses and corrections that need them; with `"auto"`, :func:`watch` counts
+        the labels that `fit` is given.
+    from_logits
+        Whether the model's outputs are logits, or the probabilities of a softmax.
+    level, floor, name, reduction, dtype
+        As in :class:`Reweighted`.
+
+    Returns
+    -------
+    Reweighted
+        Whose `correction(model.predict(x), y)` is what the method does after training.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> criterion = loss("class_weights+rgd:tau=1", class_counts=[90, 10])
+    >>> logits, labels = np.array([[2.0, 0.0], [0.0, 1.0]], "float32"), np.array([0, 1])
+    >>> print(round(float(criterion(labels, logits)), 4))
+    0.9535
+
+    Notes
+    -----
+    Labels are class indices or one-hot rows; probabilities in their place are taken as they are by cross_entropy and
+    label_smoothing, and as their largest class by the others. Class weights count like Keras's `class_weight`: the mean
+    divides by the number of samples, and they are scaled to a mean of one over the training examples. Naming a loss
+    reads its card, which needs PyTorch to be installed, whatever the backend.
+    """
+    chosen = carried(method, ("loss", "objective", "post"), "a Keras loss", why=_NOT_A_KERAS_LOSS)
+    counts = None if isinstance(class_counts, str) else class_counts
+    inner = ClassLoss(
+        Method(loss=_class_loss(chosen)), class_counts=counts, from_logits=from_logits, reduction=reduction
+    )
+    rest = Method(objective=chosen.objective, post=chosen.post)
+    return Reweighted(inner, rest, level=level, floor=floor, class_counts=class_counts, name=name, dtype=dtype)
+
+
+def watch(model: Any) -> Any:
+    """Let `model.fit` count the classes of its labels for losses with `class_counts="auto"`, before it trains.
+
+    Parameters
+    ----------
+    model
+        A compiled `keras.Model`.
+
+    Returns
+    -------
+    keras.Model
+        The same model.
+
+    Notes
+    -----
+    Labels may be indices or one-hot rows, in an array, or in the second place of the batches of a data set, which is
+    then read once more. Call `loss.bind(counts)` where the loss belongs to one of several outputs.
+    """
+    waiting = [part for part in _losses(model.loss) if part.class_counts == "auto"]
+    if not waiting:
+        return model
+    if not isinstance(model.loss, Reweighted):
+        raise ValueError(
+            "class_counts='auto' counts the labels of one output, and this model has several losses. Pass the number "
+            "of examples of each class, class_counts=[...]."
+        )
+    fit = model.fit
+
+    @functools.wraps(fit)
+    def counting(x: Any = None, y: Any = None, *arguments: Any, **options: Any) -> Any:
+        for part in waiting:
+            if part.class_counts == "auto":
+                part.bind(_counted(x, y))
+        return fit(x, y, *arguments, **options)
+
+    model.fit = counting
+    return model
+
+
+@keras.saving.register_keras_serializable(package="reweigh")
+class ClassLoss(keras.losses.Loss):
+    """One of the library's losses of classes as a Keras loss, without objective: what :func:`loss` wraps.
+
+    Parameters
+    ----------
+    method
+        A method or its text that names a loss and nothing else: `"focal:gamma=1"`.
+    class_counts, from_logits
+        As in :func:`loss`.
+    name, reduction, dtype
+        As in `keras.losses.Loss`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> focal = ClassLoss("focal:gamma=2")
+    >>> print(round(float(focal(np.array([0, 1]), np.zeros((2, 2), "float32"))), 4))
+    0.1733
+
+    Notes
+    -----
+    On its own it applies class weights too.
+    """
+
+    def __init__(
+        self,
+        method: str | Method,
+        *,
+        class_counts: Sequence[int] | None = None,
+        from_logits: bool = True,
+        name: str | None = None,
+        reduction: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        self.value = _class_loss(carried(method, ("loss",), "ClassLoss"))
+        host = type(self.value).__module__.rpartition(".")[2]
+        super().__init__(name=name or host, reduction=reduction or "sum_over_batch_size", dtype=dtype)
+        validate.boolean("from_logits", from_logits)
+        if not from_logits and host == "vs":
+            raise ValueError(f"{self.value!r} scales logits, which probabilities do not determine. Train on logits.")
+        self.from_logits = from_logits
+        self.class_counts: tuple[int, ...] | None = None
+        if class_counts is not None:
+            self.bind(class_counts)
+
+    def bind(self, class_counts: Sequence[int]) -> None:
+        """Tell the loss how many training examples each class has."""
+        self.class_counts = tuple(int(count) for count in class_counts)
+        self.value = self.value.bind(self.class_counts)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """The losses with their class weights, before Keras reduces them."""
+        losses = self.losses(y_true, y_pred)
+        factors = self.factors(y_true, y_pred)
+        weighted = losses if factors is None else losses * ops.cast(factors, losses.dtype)
+        _copy_mask(losses, weighted)
+        return weighted
+
+    def losses(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """One loss per unit, without class weights; ignored labels are marked as padding."""
+        logits = _widen(y_pred)
+        if not self.from_logits:
+            tiny = float(np.finfo(keras.backend.standardize_dtype(logits.dtype)).tiny)
+            logits = ops.log(ops.maximum(logits, tiny))
+        losses = losses_of_classes(self.value, logits, self._shares(y_true, logits), ops)
+        ignored = getattr(getattr(self.value, "under", self.value), "ignore_index", None)
+        if ignored is not None and not _has_classes(y_true, y_pred):
+            real = ops.not_equal(_labels(y_true, y_pred), ignored)
+            losses = ops.where(real, losses, ops.zeros_like(losses))
+            _set_mask(losses, real)
+        return losses
+
+    def factors(self, y_true: Tensor, y_pred: Tensor) -> Tensor | None:
+        """The class weight of each unit, of mean one over the training examples; None where all count alike."""
+        weights = class_weights(self.value)
+        if weights is None:
+            return None
+        weights = weights / np.average(weights, weights=self.class_counts)
+        shares = self._shares(y_true, _widen(y_pred))
+        return ops.sum(shares * ops.cast(ops.convert_to_tensor(weights.astype(np.float32)), shares.dtype), axis=-1)
+
+    def floor(self, y_true: Tensor, y_pred: Tensor) -> Tensor | float:
+        """The smallest loss that each target allows."""
+        if not _has_classes(y_true, y_pred):
+            return smallest_loss(self.value, y_pred.shape[-1])
+        if not takes_shares(self.value):
+            return 0.0
+        under = getattr(self.value, "under", self.value)
+        shares = self._shares(y_true, _widen(y_pred))
+        everywhere, classes = getattr(under, "eps", 0.0), y_pred.shape[-1]
+        everywhere = everywhere / (classes - 1 if getattr(under, "over", "C") == "C-1" else classes)
+        return ops.sum(_entr(shares * (1.0 - everywhere * classes) + everywhere), axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` and `keras.models.load_model` need."""
+        text = str(Method(loss=self.value))
+        if "(" in text:
+            raise TypeError(
+                f"{self.value!r} has no text that a saved model could be read from. Save the weights alone, or compile "
+                "again after loading with compile=False."
+            )
+        own = {"method": text, "class_counts": self.class_counts, "from_logits": self.from_logits}
+        return {**super().get_config(), **own}
+
+    def _shares(self, y_true: Tensor, logits: Tensor) -> Tensor:
+        """One row per unit with a one at its label, or the probabilities that stand for it."""
+        classes = logits.shape[-1]
+        if not _has_classes(y_true, logits):
+            return ops.one_hot(ops.cast(_labels(y_true, logits), "int32"), classes, dtype=logits.dtype)
+        if takes_shares(self.value):
+            return ops.cast(y_true, logits.dtype)
+        return ops.one_hot(ops.argmax(y_true, axis=-1), classes, dtype=logits.dtype)
+
+
 @keras.saving.register_keras_serializable(package="reweigh")
 class Reweighted(keras.losses.Loss):
     r"""A Keras loss with re-weighting: `Reweighted(SparseCategoricalCrossentropy(from_logits=True), tau=1.0)`.
@@ -90,14 +322,18 @@ class Reweighted(keras.losses.Loss):
     loss
         A `keras.losses.Loss`, whose losses before any reduction are used, or the name of a class of them.
     objective
-        What turns losses into weights; `RGD(**hyper_parameters)` unless given. Objectives other than RGD run on the
-        PyTorch and JAX backends; those that remember something between steps do not fit a Keras loss.
+        What turns losses into weights: an objective, a weight function such as `KL()`, or a method or its text
+        (`"cvar:alpha=0.1"`, `"rgd+prior"`) with an objective and a correction; `RGD(**hyper_parameters)` unless given.
+        Objectives other than RGD run on the PyTorch and JAX backends; those that remember something between steps do
+        not fit a Keras loss. A method that names a loss goes to :func:`loss`.
     level
         Which unit gets a weight when the loss has more than one axis: `"sample"` gives all elements of a sample the
         weight of their mean, `"token"` each its own.
     floor
         Whether to subtract the smallest value the loss can take for its target (the target's entropy, with label
         smoothing or soft targets) from what the weight sees.
+    class_counts
+        Training examples of each class, for corrections that need them, or `"auto"`, as in :func:`loss`.
     name, reduction, dtype
         As in `keras.losses.Loss`; the reduction is that of `loss` unless given.
     **hyper_parameters
@@ -129,10 +365,11 @@ class Reweighted(keras.losses.Loss):
     def __init__(
         self,
         loss: keras.losses.Loss | str,
-        objective: Objective | str | None = None,
+        objective: ObjectiveLike | None = None,
         *,
         level: Level = "sample",
         floor: bool = True,
+        class_counts: Counts = None,
         name: str | None = None,
         reduction: str | None = None,
         dtype: Any = None,
@@ -151,10 +388,51 @@ class Reweighted(keras.losses.Loss):
         )
         validate.one_of("level", level, ("sample", "token"))
         self.loss = inner
-        self.objective = _objective(objective, hyper_parameters)
+        chosen = _method(objective, hyper_parameters)
+        self.objective: Any = chosen.objective
+        self.post = chosen.post
         self.level: Level = level
         self.floor = floor
+        self.class_counts: Counts = None
+        if isinstance(class_counts, str):
+            validate.one_of("class_counts", class_counts, ("auto",), "Or pass the number of examples of each class.")
+            self.class_counts = class_counts
+        elif class_counts is not None:
+            self.bind(class_counts)
         self._mask: Tensor | None = None
+
+    def bind(self, class_counts: Sequence[int]) -> None:
+        """Tell loss and correction how many training examples each class has."""
+        self.class_counts = tuple(int(count) for count in class_counts)
+        if isinstance(self.loss, ClassLoss):
+            self.loss.bind(self.class_counts)
+
+    def correction(self, outputs: Any, targets: Any, *, classifier: tuple[Any, Any] | None = None) -> Correction:
+        """What the method does after training, fitted to held-out rows.
+
+        Parameters
+        ----------
+        outputs, targets
+            What `model.predict` gives for held-out rows, logits or, where the loss says so, probabilities, and the
+            class of each. Corrections that learn from none, such as `prior`, take any rows.
+        classifier
+            Weight, `(classes, features)`, and bias of the model's last layer, for `tau_norm`.
+
+        Returns
+        -------
+        Correction
+            Call it with the logits of any rows; of probabilities take the logarithm first.
+        """
+        if self.post is None:
+            raise ValueError(
+                "the method has no correction after training. Name one, as in loss('rgd:tau=3+prior', "
+                "class_counts=[...])."
+            )
+        counts = None if isinstance(self.class_counts, str) else self.class_counts
+        post = self.post.after([self.loss.value] if isinstance(self.loss, ClassLoss) else [], counts)
+        if not getattr(self.loss, "from_logits", True):
+            outputs = log_probabilities(ops.convert_to_numpy(outputs))
+        return post.fit(outputs, targets, Context(class_counts=counts, classifier=classifier))
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The loss of a batch; `sample_weight` multiplies on top."""
@@ -171,17 +449,26 @@ class Reweighted(keras.losses.Loss):
         losses, _, weights = self.weigh(y_true, y_pred)
         if len(weights.shape) < len(losses.shape):
             weights = ops.reshape(weights, (-1,) + (1,) * (len(losses.shape) - 1))
+        if isinstance(self.loss, ClassLoss):
+            of_class = self.loss.factors(y_true, y_pred)
+            weights = weights if of_class is None else weights * of_class
         weighted = losses * ops.cast(weights, losses.dtype)
-        ignored = _mask_of(losses)
-        if ignored is not None:  # a product loses the mark that `ignore_class` makes on the losses
-            _set_mask(weighted, ignored)
+        _copy_mask(losses, weighted)
         return weighted
 
     def weigh(self, y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The plain losses, what the weight of each unit looks at, and the weights."""
         mask = _mask_of(y_pred) if self._mask is None else self._mask
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=self.dtype) for y in (y_true, y_pred))
-        losses = self.loss.call(y_true, y_pred)
+        if isinstance(self.loss, ClassLoss):
+            if self.class_counts == "auto" and "class_counts" in self.loss.value.needs:
+                raise ValueError(
+                    "class_counts='auto' leaves counting to fit, which did not: call watch(model) after model.compile, "
+                    "or loss.bind(numpy.bincount(labels))."
+                )
+            losses = self.loss.losses(y_true, y_pred)
+        else:
+            losses = self.loss.call(y_true, y_pred)
         if not len(losses.shape):
             raise ValueError(
                 f"{type(self.loss).__name__} returned a single number, so there is no unit axis to re-weight: its "
@@ -201,7 +488,7 @@ class Reweighted(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` and `keras.models.load_model` need."""
-        text = str(Method(objective=self.objective))
+        text = str(Method(objective=self.objective, post=self.post))
         if not type(self.objective).__module__.startswith("reweigh.objectives."):
             raise TypeError(
                 f"{self.objective!r} is not one of the library's objectives, so a saved model could not find it again. "
@@ -213,6 +500,7 @@ class Reweighted(keras.losses.Loss):
             "objective": text,
             "level": self.level,
             "floor": self.floor,
+            "class_counts": self.class_counts,
         }
 
     @classmethod
@@ -315,16 +603,11 @@ class WeightMetric(keras.metrics.Metric):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
 
 
-def _objective(given: Objective | str | None, hyper_parameters: dict[str, Any]) -> Any:
-    """The objective meant, if Keras can run it."""
-    if given is not None and hyper_parameters:
-        raise TypeError(
-            f"give either an objective or hyper-parameters of RGD, got {given!r} and {', '.join(hyper_parameters)}. "
-            "Put them into the objective."
-        )
-    objective = RGD(**hyper_parameters) if given is None else given
-    if isinstance(objective, str):
-        objective = method(objective).objective
+def _method(given: ObjectiveLike | None, hyper_parameters: dict[str, Any]) -> Method:
+    """The objective and correction meant, if Keras can run them."""
+    named = None if given is None else carried(given, ("objective", "post"), "Reweighted", why=_NOT_A_KERAS_LOSS)
+    chosen = with_hyper_parameters(named, hyper_parameters)
+    objective = chosen.objective
     if objective.stateful:
         raise ValueError(
             f"{objective!r} remembers something between steps, and a Keras loss has nowhere to keep it. Use an "
@@ -338,7 +621,45 @@ def _objective(given: Objective | str | None, hyper_parameters: dict[str, Any]) 
             f"{objective!r} needs the PyTorch or JAX backend of Keras, got {backend}. Set KERAS_BACKEND, or use RGD "
             "without `normalize`, which runs on all backends."
         )
-    return objective
+    return chosen
+
+
+def _class_loss(chosen: Method) -> Any:
+    """The loss of a method, cross entropy unless it names one, if it is one of classes."""
+    value = chosen.loss if chosen.loss is not None else method_of("cross_entropy").loss
+    check_class_loss(value, "a Keras loss", "Wrap Keras's own: Reweighted(keras.losses.MeanSquaredError(), tau=1.0).")
+    return value
+
+
+def _losses(given: Any) -> list[Reweighted]:
+    """The re-weighted losses that a model was compiled with."""
+    parts = given.values() if isinstance(given, dict) else given if isinstance(given, (list, tuple)) else [given]
+    return [part for part in parts if isinstance(part, Reweighted)]
+
+
+def _counted(x: Any, y: Any) -> tuple[int, ...]:
+    """How many labels of each class the arguments of `fit` hold."""
+    if y is not None:
+        return count_classes(_indices(y))
+    batches = range(len(x)) if hasattr(x, "__getitem__") and hasattr(x, "__len__") else None
+    if batches is None and not hasattr(x, "__iter__"):
+        raise ValueError(
+            f"class_counts='auto' counts an array of labels or a data set of batches, got {type(x).__name__}. Pass the "
+            "number of examples of each class, class_counts=[...]."
+        )
+    drawn = (x[i] for i in batches) if batches is not None else iter(x)
+    return count_classes(np.concatenate([_indices(batch[1]) for batch in drawn]))
+
+
+def _indices(labels: Any) -> Any:
+    """Labels as class indices: one-hot rows by their largest entry."""
+    values = np.asarray(ops.convert_to_numpy(labels))
+    rows = values.ndim > 1 and values.shape[-1] > 1
+    if rows and (values >= 0).all() and np.allclose(values.sum(-1), 1.0, atol=1e-3):
+        return values.argmax(-1).ravel()
+    if values.dtype.kind == "f" and (values == np.round(values)).all():
+        values = values.astype(np.int64)
+    return values.ravel()
 
 
 def _elementwise(objective: Objective) -> bool:
@@ -366,6 +687,23 @@ def _set_mask(losses: Tensor, mask: Tensor) -> None:
         losses._keras_mask = mask
     else:
         write(losses, mask)
+
+
+def _copy_mask(losses: Tensor, product: Tensor) -> None:
+    """Mark a product as its losses are: multiplying loses the mark of ignored labels."""
+    ignored = _mask_of(losses)
+    if ignored is not None:
+        _set_mask(product, ignored)
+
+
+def _has_classes(y_true: Tensor, y_pred: Tensor) -> bool:
+    """Whether targets are rows with an entry per class, rather than class indices."""
+    return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]
+
+
+def _labels(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    """Class indices without the axis of length one that Keras users leave behind them."""
+    return ops.squeeze(y_true, -1) if len(y_true.shape) == len(y_pred.shape) else y_true
 
 
 def _real(losses: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -396,6 +734,8 @@ def _mean_of_samples(seen: Tensor, real: Tensor | None) -> Tensor:
 
 def _floor(loss: keras.losses.Loss, y_true: Tensor, y_pred: Tensor) -> Tensor | float:
     """The smallest value the loss can take for each target: the target's entropy."""
+    if isinstance(loss, ClassLoss):
+        return loss.floor(y_true, y_pred)
     smoothing: Any = getattr(loss, "label_smoothing", 0.0)
     if type(loss) is keras.losses.CategoricalCrossentropy:
         axis: Any = getattr(loss, "axis", -1)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from reweigh import _validate as validate
+from reweigh.integrations._counts import count_classes
 from reweigh.integrations._missing import missing
 from reweigh.monitor import Monitor
 
@@ -33,7 +34,8 @@ class WeightLog(Callback):
     For each criterion found in the module: the plain mean loss, the mean weight, the share of clipped units and the
     effective sample size :math:`(\sum w)^2 / (n \sum w^2)`, over all batches since the last row. In between,
     tensors stay on their device and nothing waits for them. After training, a warning reports if re-weighting did
-    nothing, or nothing good. Losses whose class weights start late (LDAM) learn here how far training is.
+    nothing, or nothing good. Losses whose class weights start late (LDAM) learn here how far training is, and criteria
+    with `class_counts="auto"` how many examples of each class the training data has.
 
     Parameters
     ----------
@@ -88,6 +90,22 @@ class WeightLog(Callback):
     def names(self, module: LightningModule) -> dict[str, Reweighted]:
         """The criteria inside a module, by attribute name."""
         return {name: part for name, part in module.named_modules() if isinstance(part, Reweighted)}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the classes of the training data for criteria that ask for it, before validation is tried out."""
+        waiting = [criterion for criterion in self.names(pl_module).values() if criterion.class_counts == "auto"]
+        if not waiting:
+            return
+        trainer.fit_loop.setup_data()  # Lightning would do it after that trial; a second call changes nothing
+        loader: Any = trainer.train_dataloader
+        if not hasattr(loader, "dataset"):
+            raise ValueError(
+                f"class_counts='auto' counts the data set of one DataLoader, got {type(loader).__name__} to train on. "
+                "Pass the number of examples of each class, class_counts=[...]."
+            )
+        counts = count_classes(loader.dataset)
+        for criterion in waiting:
+            criterion.bind(counts)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the criteria; all of a model's parts exist now, and on their device."""

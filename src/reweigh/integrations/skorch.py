@@ -6,20 +6,22 @@ from importlib.util import find_spec
 from typing import Any
 
 from reweigh import _validate as validate
+from reweigh.integrations._counts import count_classes
 from reweigh.integrations._missing import missing
+from reweigh.method import ObjectiveLike
 from reweigh.monitor import Monitor
-from reweigh.objectives import Objective
 
 if find_spec("skorch") is None:
     raise missing("skorch", "skorch")
 
 from skorch.callbacks import Callback
+from skorch.utils import to_tensor
 from torch import Tensor, nn
 
 from reweigh.integrations._plain_loss import PlainLoss
 from reweigh.torch import Reweighted
 
-__all__ = ["ReweightedCrossEntropy", "ReweightedNLL", "ReweightedBCEWithLogits", "WeightLog"]
+__all__ = ["ReweightedCrossEntropy", "ReweightedNLL", "ReweightedBCEWithLogits", "SampleWeights", "WeightLog"]
 
 
 class ReweightedCrossEntropy(nn.CrossEntropyLoss):
@@ -32,7 +34,8 @@ class ReweightedCrossEntropy(nn.CrossEntropyLoss):
     Parameters
     ----------
     objective
-        What turns losses into weights; :class:`~reweigh.RGD` of the hyper-parameters unless given.
+        What turns losses into weights, as in :class:`~reweigh.torch.Reweighted`; :class:`~reweigh.RGD` of the
+        hyper-parameters unless given.
     weight, ignore_index, label_smoothing
         As in `torch.nn.CrossEntropyLoss`.
     **options
@@ -55,7 +58,7 @@ class ReweightedCrossEntropy(nn.CrossEntropyLoss):
 
     def __init__(
         self,
-        objective: Objective | None = None,
+        objective: ObjectiveLike | None = None,
         *,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -66,9 +69,9 @@ class ReweightedCrossEntropy(nn.CrossEntropyLoss):
         plain = nn.CrossEntropyLoss(weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing)
         self.reweighted = Reweighted(plain, objective, **options)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The loss of a batch of logits."""
-        return self.reweighted(input, target)
+        return self.reweighted(input, target, sample_weight=sample_weight)
 
 
 class ReweightedNLL(nn.NLLLoss):
@@ -80,7 +83,8 @@ class ReweightedNLL(nn.NLLLoss):
     Parameters
     ----------
     objective
-        What turns losses into weights; :class:`~reweigh.RGD` of the hyper-parameters unless given.
+        What turns losses into weights, as in :class:`~reweigh.torch.Reweighted`; :class:`~reweigh.RGD` of the
+        hyper-parameters unless given.
     weight, ignore_index
         As in `torch.nn.NLLLoss`.
     **options
@@ -102,7 +106,7 @@ class ReweightedNLL(nn.NLLLoss):
 
     def __init__(
         self,
-        objective: Objective | None = None,
+        objective: ObjectiveLike | None = None,
         *,
         weight: Tensor | None = None,
         ignore_index: int = -100,
@@ -111,9 +115,9 @@ class ReweightedNLL(nn.NLLLoss):
         super().__init__(weight=weight, ignore_index=ignore_index)
         self.reweighted = Reweighted(nn.NLLLoss(weight=weight, ignore_index=ignore_index), objective, **options)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The loss of a batch of log-probabilities."""
-        return self.reweighted(input, target)
+        return self.reweighted(input, target, sample_weight=sample_weight)
 
 
 class ReweightedBCEWithLogits(nn.BCEWithLogitsLoss):
@@ -124,7 +128,8 @@ class ReweightedBCEWithLogits(nn.BCEWithLogitsLoss):
     Parameters
     ----------
     objective
-        What turns losses into weights; :class:`~reweigh.RGD` of the hyper-parameters unless given.
+        What turns losses into weights, as in :class:`~reweigh.torch.Reweighted`; :class:`~reweigh.RGD` of the
+        hyper-parameters unless given.
     pos_weight
         As in `torch.nn.BCEWithLogitsLoss`.
     **options
@@ -143,13 +148,66 @@ class ReweightedBCEWithLogits(nn.BCEWithLogitsLoss):
     0.9803
     """
 
-    def __init__(self, objective: Objective | None = None, *, pos_weight: Tensor | None = None, **options: Any) -> None:
+    def __init__(
+        self, objective: ObjectiveLike | None = None, *, pos_weight: Tensor | None = None, **options: Any
+    ) -> None:
         super().__init__(pos_weight=pos_weight)
         self.reweighted = Reweighted(nn.BCEWithLogitsLoss(pos_weight=pos_weight), objective, **options)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """The loss of a batch of logits."""
-        return self.reweighted(input, target)
+        return self.reweighted(input, target, sample_weight=sample_weight)
+
+
+class SampleWeights:
+    """Weights of rows for a skorch net: `class Net(SampleWeights, NeuralNetClassifier): pass`.
+
+    The net takes them beside its inputs, `net.fit({"X": X, "sample_weight": w}, y)`, as skorch users are used to. They
+    go to a re-weighted criterion, where they multiply the objective's weights and the mean divides by their sum; the
+    module does not get them. Without them the net is as before, so that `predict` takes plain inputs. Validation counts
+    rows by their weights too.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from skorch import NeuralNetClassifier
+    >>> class Net(SampleWeights, NeuralNetClassifier): pass
+    >>> net = Net(torch.nn.Linear, module__in_features=2, module__out_features=2, max_epochs=1, train_split=None,
+    ...           criterion=ReweightedCrossEntropy, criterion__tau=1.0, verbose=0)
+    >>> X, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    >>> net = net.fit({"input": X, "sample_weight": np.array([1.0, 0.0, 1.0, 0.0])}, y)
+    >>> print(net.predict(X))
+    [0 0 0 0]
+    """
+
+    def infer(self, x: Any, **fit_params: Any) -> Any:
+        """The module's output, of all inputs but the weights."""
+        inputs = {name: part for name, part in x.items() if name != "sample_weight"} if isinstance(x, dict) else x
+        return super().infer(inputs, **fit_params)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss of a batch with its weights, if it has any."""
+        host: Any = super()
+        net: Any = self
+        weights = X.get("sample_weight") if isinstance(X, dict) else None
+        if weights is None:
+            return host.get_loss(y_pred, y_true, X, *args, **kwargs)
+        if not any(isinstance(part, Reweighted) for part in net.criterion_.modules()):
+            raise TypeError(
+                f"`sample_weight` goes to a re-weighted criterion, got {type(net.criterion_).__name__}. Use for "
+                "example criterion=reweigh.integrations.skorch.ReweightedCrossEntropy."
+            )
+        own = to_tensor(weights, device=net.device)
+
+        def pass_on(_: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return inputs, keywords | {"sample_weight": own}
+
+        # skorch calls the criterion with outputs and targets, after what its type asks for.
+        handle = net.criterion_.register_forward_pre_hook(pass_on, with_kwargs=True)
+        try:
+            return host.get_loss(y_pred, y_true, X, *args, **kwargs)
+        finally:
+            handle.remove()
 
 
 class WeightLog(Callback):
@@ -157,6 +215,7 @@ class WeightLog(Callback):
 
     skorch's `train_loss` is the number that is descended, which is re-weighted. This adds `plain_loss` beside it, and
     `weight_mean`, `clip_share` and `ess_share`, over the training batches of the epoch. They are printed with the rest.
+    A criterion with `class_counts="auto"` gets the number of examples of each class in the rows trained on.
 
     Parameters
     ----------
@@ -192,10 +251,12 @@ class WeightLog(Callback):
         self.plain_ = PlainLoss()
 
     def on_epoch_begin(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
-        """Start a new row, and pass on how far training is, for losses whose class weights start late."""
+        """Start a new row, and pass on what criteria ask for: the classes of the data, and how far training is."""
         self.monitor_.reset()
         self.plain_ = PlainLoss()
         assert self.criterion_ is not None
+        if self.criterion_.class_counts == "auto":
+            self.criterion_.bind(count_classes(dataset_train))
         self.criterion_.progress = (len(net.history) - 1) / net.max_epochs
 
     def on_batch_end(self, net: Any, batch: Any = None, training: bool | None = False, **kwargs: Any) -> None:

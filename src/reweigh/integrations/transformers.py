@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import warnings
 from collections import deque
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
@@ -14,23 +16,41 @@ if find_spec("transformers") is None:
     raise missing("transformers", "transformers")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from reweigh import _validate as validate
 from reweigh._array import sum_over_ranks, widen
+from reweigh._carry import carried, with_hyper_parameters
+from reweigh.integrations._batch_signal import BatchSignal, check_signal
+from reweigh.integrations._counts import count_classes
+from reweigh.integrations._data_weights import weigh_messages
 from reweigh.integrations._plain_loss import PlainLoss, Sums
+from reweigh.integrations._step_weights import StepWeights
+from reweigh.method import Method, ObjectiveLike
 from reweigh.monitor import Monitor
 from reweigh.objectives import Objective
+from reweigh.objectives.entropy import Entropy
+from reweigh.post import Correction
+from reweigh.torch import entropy, losses
 from reweigh.torch._criterion import Criterion
 from reweigh.torch.reweighted import Reweighted, Units
 
-__all__ = ["Loss", "WeightLog", "loss", "watch"]
+__all__ = ["Loss", "WeightLog", "loss", "watch", "weigh_messages"]
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 AnyTrainer = TypeVar("AnyTrainer")
 
 logger = logging.getLogger(__name__)
+
+#: The parts of a method that the Trainer carries, and why not the others.
+_CARRIED = ("loss", "objective", "post")
+_WHY = {
+    "sampler": "a loss function sees batches that the Trainer has drawn; override its `get_train_dataloader`",
+    "step": "the Trainer calls backward once per micro-batch and steps by itself",
+    "average": "a loss function does not see the model's weights",
+}
 
 #: What the Trainer, its collators and its models mark an ignored label with.
 _IGNORED = -100
@@ -39,8 +59,12 @@ _SHIFTED, _ALIGNED = ("CausalLM",), ("TokenClassifier", "MaskedLM", "Seq2Seq")
 
 
 def loss(
-    objective: Objective | None = None,
+    objective: ObjectiveLike | None = None,
     *,
+    class_counts: Sequence[int] | Literal["auto"] | None = None,
+    weight_column: str | None = None,
+    signal_column: str | None = None,
+    reference: nn.Module | None = None,
     level: Literal["token", "sequence"] | None = None,
     shift: bool | None = None,
     problem_type: Problem | None = None,
@@ -59,7 +83,22 @@ def loss(
     Parameters
     ----------
     objective
-        What turns losses into weights; `RGD(**hyper_parameters)` unless given.
+        What turns losses into weights, or a method that names a loss and a correction too,
+        `"class_balanced+rgd:tau=3+prior"`; `RGD(**hyper_parameters)` unless given.
+    class_counts
+        Training examples of each class, for losses and corrections that need them; with `"auto"`, `watch` counts the
+        training set once.
+    weight_column
+        The column of the data that holds weights, one per row or one per token, which multiply those of the objective.
+        The loss is divided by their sum over all micro-batches and ranks of the step. Needs `watch`; weights of
+        messages become weights of tokens by :func:`weigh_messages`.
+    signal_column
+        The column of the data that holds what the objective weighs by beside the loss, one number per row or one per
+        token: for :class:`~reweigh.objectives.rho.Rho` the losses of a reference model.
+        Needs `watch`. :class:`~reweigh.objectives.entropy.Entropy` needs none: it looks at the logits.
+    reference
+        A causal language model of the same tokens instead, run without gradients on every training batch; needs
+        `watch`.
     level
         Which unit gets a weight where labels have two axes: `"token"`, each on its own, or `"sequence"`, the row by its
         mean loss. Both divide by the number of tokens. By default a label of rank one is an example, an integer label
@@ -103,6 +142,10 @@ def loss(
     """
     return Loss(
         objective,
+        class_counts=class_counts,
+        weight_column=weight_column,
+        signal_column=signal_column,
+        reference=reference,
         level=level,
         shift=shift,
         problem_type=problem_type,
@@ -118,8 +161,12 @@ class Loss(nn.Module):
 
     def __init__(
         self,
-        objective: Objective | None = None,
+        objective: ObjectiveLike | None = None,
         *,
+        class_counts: Sequence[int] | Literal["auto"] | None = None,
+        weight_column: str | None = None,
+        signal_column: str | None = None,
+        reference: nn.Module | None = None,
         level: Literal["token", "sequence"] | None = None,
         shift: bool | None = None,
         problem_type: Problem | None = None,
@@ -137,22 +184,35 @@ class Loss(nn.Module):
             validate.non_negative("router_aux_loss_coef", router_aux_loss_coef)
         self.level: Literal["token", "sequence"] | None = level
         self.shift = shift
-        self.problem_type: Problem | None = problem_type
         self.label_smoothing = label_smoothing
         self.router_aux_loss_coef = router_aux_loss_coef
-        cross_entropy = nn.CrossEntropyLoss(ignore_index=_IGNORED, label_smoothing=label_smoothing)
-        # Rows of losses are summed, because the Trainer counts labels and not rows; tokens are flattened beforehand.
-        self.reweighted = Reweighted(cross_entropy, objective, level="sequence", floor=floor, **hyper_parameters)
-        self._criteria: dict[Problem, Criterion] = {
-            "single_label_classification": self.reweighted.criterion,
-            "multi_label_classification": Criterion(nn.BCEWithLogitsLoss(), floor=floor),
-            "regression": Criterion(nn.MSELoss(), floor=floor),
+        self.weight_column = weight_column
+        named = None if objective is None else carried(objective, _CARRIED, "the Hugging Face Trainer", why=_WHY)
+        chosen = with_hyper_parameters(named, hyper_parameters)
+        criteria: dict[Problem, Any] = {
+            "single_label_classification": nn.CrossEntropyLoss(ignore_index=_IGNORED, label_smoothing=label_smoothing),
+            "multi_label_classification": nn.BCEWithLogitsLoss(),
+            "regression": nn.MSELoss(),
         }
+        if chosen.loss is not None:
+            problem_type, criteria = _with_loss(chosen, problem_type, criteria, label_smoothing)
+        self.problem_type: Problem | None = problem_type
+        whole = dataclasses.replace(chosen, loss=criteria[problem_type or "single_label_classification"])
+        # Rows of losses are summed, because the Trainer counts labels and not rows; tokens are flattened beforehand.
+        self.reweighted = Reweighted(whole, level="sequence", floor=floor, class_counts=class_counts)
+        self._criteria = {problem: Criterion(criterion, floor=floor) for problem, criterion in criteria.items()}
+        self._criteria[problem_type or "single_label_classification"] = self.reweighted.criterion
         self._accumulation_known = self.reweighted.objective.separable
+        self._step: StepWeights | None = None
+        check_signal(self.reweighted.objective, signal_column, reference)
+        self.signal_column = signal_column
+        self._reference = (reference,)  # in a tuple: it is no part of this module
+        self._signal: BatchSignal | None = None
 
     def forward(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss to descend in training, the plain loss where gradients are disabled."""
         logits, labels, problem = self._read(outputs, labels)
+        shifts = problem == "single_label_classification" and labels.ndim > 1 and self._shifts(outputs)
         reweighted = self.reweighted
         criterion = self._criteria[problem]
         if reweighted.criterion is not criterion:
@@ -160,15 +220,50 @@ class Loss(nn.Module):
         if reweighted.objective.stateful:
             reweighted.to(logits.device)
         count = None if num_items_in_batch is None else _number(num_items_in_batch, logits.device)
+        weights = self._weights(logits.device, shifts, count) if torch.is_grad_enabled() else None
+        signal = self._beside(logits, labels, problem) if torch.is_grad_enabled() else None
+        if shifts and signal is not None:
+            # What belongs to a label moves with it; what belongs to a prediction stays where the logits are.
+            stays = isinstance(reweighted.objective, Entropy)
+            signal = signal if stays else F.pad(signal[:, 1:], (0, 1))
+        labels, weights = _aligned(labels, weights, shifts)
         if not self._accumulation_known and torch.is_grad_enabled():
             self._accumulation_known = True
             self._say_what_a_batch_is(_real(labels), count)
-        value = reweighted(logits, labels, count=count)
+        logits, targets, weights = self._units(logits, labels, weights, problem)
+        if signal is not None and targets.ndim == 1 and signal.ndim > 1:
+            signal = signal.flatten()
+        value = reweighted(logits, targets, sample_weight=weights, signal=signal, count=count)
         return self._add_router_loss(value, outputs, labels, count)
+
+    def correction(self, predictions: Any, labels: Any) -> Correction:
+        """What the method does after training, fitted to held-out rows: `correction(*trainer.predict(held_out)[:2])`.
+
+        Call the result with the `predictions` of any rows.
+        """
+        return self.reweighted.correction(predictions, labels)
+
+    def follow(self, trainer: Any) -> None:
+        """Take over from a Trainer what the function is not told: the classes of its data, and their weights."""
+        if self.reweighted.class_counts == "auto" and trainer.train_dataset is not None:
+            self.reweighted.bind(count_classes(trainer.train_dataset, classes=_classes(trainer.model)))
+        if self._step is None and (self.weight_column is not None or self._weighs_classes()):
+            self._step = StepWeights(trainer, self.weight_column)
+        (reference,) = self._reference
+        if self._signal is None and (self.signal_column is not None or reference is not None):
+            self._signal = BatchSignal(trainer, self.signal_column, reference)
 
     def extra_repr(self) -> str:
         """The options, as one would write them."""
-        names = ("level", "shift", "problem_type", "label_smoothing", "router_aux_loss_coef")
+        names = (
+            "weight_column",
+            "signal_column",
+            "level",
+            "shift",
+            "problem_type",
+            "label_smoothing",
+            "router_aux_loss_coef",
+        )
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _read(self, outputs: Any, labels: Tensor | None) -> tuple[Tensor, Tensor, Problem]:
@@ -193,13 +288,13 @@ class Loss(nn.Module):
         if labels.ndim == logits.ndim and labels.shape[-1] == 1:  # a column of labels is a vector
             labels = labels.squeeze(-1)
         if problem == "single_label_classification":
-            return *self._classes(outputs, logits, labels), problem
+            if logits.shape[:-1] != labels.shape:
+                raise _unknown_head(outputs, logits, labels)
+            return logits, labels, problem
         if logits.shape[-1] == 1 and logits.ndim == labels.ndim + 1:
             logits = logits.squeeze(-1)
         if logits.shape != labels.shape:
             raise _unknown_head(outputs, logits, labels)
-        if self.level == "token":
-            logits, labels = logits.flatten(), labels.flatten()
         return logits, labels.to(logits.dtype), problem
 
     def _problem(self, logits: Tensor, labels: Tensor) -> Problem:
@@ -215,18 +310,73 @@ class Loss(nn.Module):
             )
         return "single_label_classification"
 
-    def _classes(self, outputs: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Class scores and class indices, shifted, and one per row where each is a unit of its own."""
-        if logits.shape[:-1] != labels.shape:
-            raise _unknown_head(outputs, logits, labels)
-        if labels.ndim == 1:
-            return logits, labels
-        if self._shifts(outputs):
-            # Labels move and logits stay: a slice of the logits would be a copy of the largest tensor there is.
-            labels = nn.functional.pad(labels[..., 1:], (0, 1), value=_IGNORED)
-        if self.level == "sequence":
-            return logits.movedim(-1, 1), labels
-        return logits.flatten(0, -2), labels.flatten()
+    def _units(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None, problem: Problem
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Scores, labels and weights as the criterion wants them: one per row where each is a unit of its own."""
+        if problem != "single_label_classification":
+            if self.level != "token":
+                return logits, labels, weights
+        elif labels.ndim == 1:
+            return logits, labels, weights
+        elif self.level == "sequence":
+            return logits.movedim(-1, 1), labels, weights
+        flat = logits.flatten() if logits.ndim == labels.ndim else logits.flatten(0, -2)
+        return flat, labels.flatten(), None if weights is None else weights.flatten()
+
+    def _weights(self, device: torch.device, shifts: bool, count: Tensor | None) -> Tensor | None:
+        """The weight of each label of this micro-batch, of mean one over the whole step; None where all count alike."""
+        by_class = self._weighs_classes()
+        if self._step is None:
+            if self.weight_column is not None or (by_class and count is not None):
+                what = f"weight_column={self.weight_column!r}" if self.weight_column else repr(self._inner)
+                raise ValueError(
+                    f"{what} gives labels weights, and only the Trainer knows the labels of the whole step, which they "
+                    "are divided by. Call watch(trainer) before trainer.train()."
+                )
+            return None
+        if self.weight_column is not None and self._step.current is None:
+            raise ValueError(
+                f"the batch has no weights, though weight_column={self.weight_column!r} was asked for: the training "
+                "rows have no such column, or another collator was set after watch(trainer)."
+            )
+
+        def amount(labels: Tensor, weights: Tensor | None) -> Tensor:
+            labels, weights = _aligned(labels.to(device), weights, shifts)
+            amounts = (labels != _IGNORED).to(torch.float32)
+            if weights is not None:
+                amounts = amounts * weights
+            of_class = self._inner.sample_weight(labels, self.reweighted.progress) if by_class else None
+            return (amounts if of_class is None else amounts * of_class).sum()
+
+        factor = self._step.factor(amount)
+        return factor if self._step.current is None else factor * self._step.current.to(device)
+
+    def _beside(self, logits: Tensor, labels: Tensor, problem: Problem) -> Tensor | None:
+        """What the objective weighs by beside the loss, one number per label; None where it needs nothing."""
+        objective = self.reweighted.objective
+        if "signal" not in objective.takes:
+            return None
+        if isinstance(objective, Entropy):
+            if problem != "single_label_classification":
+                raise ValueError(f"{objective!r} weighs by the entropy of classes, and this is a {problem}.")
+            return entropy(logits)
+        signal = None if self._signal is None else self._signal.current
+        if signal is None:
+            what = f"signal_column={self.signal_column!r}" if self.signal_column else "the reference model"
+            raise ValueError(
+                f"the batch has no signal, though {what} was given. Call watch(trainer) before trainer.train(), and "
+                "set no other collator after it."
+            )
+        return signal.to(logits.device)
+
+    @property
+    def _inner(self) -> Any:
+        return self.reweighted.criterion.inner
+
+    def _weighs_classes(self) -> bool:
+        inner = self._inner
+        return isinstance(inner, losses.Loss) and type(inner).sample_weight is not losses.Loss.sample_weight
 
     def _shifts(self, outputs: Any) -> bool:
         if self.shift is not None:
@@ -269,7 +419,7 @@ class WeightLog(TrainerCallback, ExportableState):
     Every log of the training loss gains `plain_loss`, the mean loss without weights, `weight_mean`, `ess_share`, the
     effective sample size as a share of the units, and `clip_share`, the share of units at the clip level. They describe
     what this process saw since the last log, `window` micro-batches at most. Values are brought to the host when the
-    Trainer logs and at no other time; what stands out in the last micro-batches is said once when training ends.
+    Trainer logs and at no other time; what stands out in the last micro-batches is logged once when training ends.
 
     A stateful objective moves once per optimiser step, also under accumulation; its state is saved in each checkpoint's
     `trainer_state.json` and restored by `train(resume_from_checkpoint=...)`.
@@ -399,6 +549,7 @@ def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
             f"{type(trainer).__name__} with {function!r}."
         )
     _check_collator(trainer)
+    function.follow(trainer)
     put_in_front(trainer, WeightLog(function, window=window))
     return trainer
 
@@ -437,6 +588,51 @@ def _number(num_items: Tensor | int, device: torch.device) -> Tensor:
     """The denominator on the device; under `nn.DataParallel` it comes once per device, and one loss is for all."""
     number = torch.as_tensor(num_items, device=device)
     return (number.sum() if number.ndim else number).clamp(min=1)
+
+
+def _with_loss(
+    named: Method, problem: Problem | None, criteria: dict[Problem, Any], label_smoothing: float
+) -> tuple[Problem, dict[Problem, Any]]:
+    """The problem that a named loss is for, and the criteria with that loss among them."""
+    part: Any = named.loss
+    if label_smoothing:
+        raise ValueError(
+            f"`label_smoothing` smooths the cross entropy, got {label_smoothing:g} with the loss of {str(named)!r}. "
+            "Use the loss `label_smoothing`, or leave it out."
+        )
+    kind: Problem = "single_label_classification"
+    if isinstance(part, losses.ClassLoss):
+        part = dataclasses.replace(part, ignore_index=_IGNORED)
+    elif isinstance(part, losses.MSE):  # the Trainer counts values, and a loss of ours gives one per row
+        kind, part = "regression", nn.MSELoss()
+    elif isinstance(part, losses.BCE):
+        positive = None if part.pos_weight is None else torch.as_tensor(part.pos_weight)
+        kind, part = "multi_label_classification", nn.BCEWithLogitsLoss(pos_weight=positive)
+    if problem not in (None, kind):
+        raise ValueError(f"the loss of {str(named)!r} is for a {kind}, got problem_type={problem!r}. Keep one.")
+    return kind, {**criteria, kind: part}
+
+
+def _classes(model: Any) -> int | None:
+    """How many classes a model tells apart: tokens, if it is a language model."""
+    config = getattr(model, "config", None)
+    if config is None:
+        return None
+    if type(model).__name__.endswith("LM") or getattr(config, "is_encoder_decoder", False):
+        return config.get_text_config().vocab_size
+    return config.num_labels
+
+
+def _aligned(labels: Tensor, weights: Tensor | None, shifts: bool) -> tuple[Tensor, Tensor | None]:
+    """Labels and their weights, in one shape, at the positions that predict them."""
+    if weights is not None:
+        weights = weights.to(labels.device)
+        weights = weights.reshape(weights.shape + (1,) * (labels.ndim - weights.ndim)).expand(labels.shape)
+    if not shifts:
+        return labels, weights
+    # Labels move and logits stay: a slice of the logits would be a copy of the largest tensor there is.
+    labels = nn.functional.pad(labels[..., 1:], (0, 1), value=_IGNORED)
+    return labels, None if weights is None else nn.functional.pad(weights[..., 1:], (0, 1))
 
 
 def _real(labels: Tensor) -> Tensor:

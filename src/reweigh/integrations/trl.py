@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
@@ -14,8 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh.integrations._batch_signal import BatchSignal, check_signal
+from reweigh.integrations.causal import classes_of, next_tokens
 from reweigh.integrations.transformers import WeightLog, put_in_front, warn_about_micro_batches
+from reweigh.method import ObjectiveLike
 from reweigh.objectives import Objective
+from reweigh.objectives.entropy import Entropy
+from reweigh.objectives.mean import Mean
+from reweigh.torch import segments
+from reweigh.torch._segments import sum_by_segment
 from reweigh.torch.reweighted import Reweighted
 
 __all__ = ["reweigh_sft"]
@@ -25,9 +34,12 @@ AnyTrainer = TypeVar("AnyTrainer")
 
 def reweigh_sft(
     trainer: AnyTrainer,
-    objective: Objective | None = None,
+    objective: ObjectiveLike | None = None,
     *,
     level: Literal["token", "sequence"] = "token",
+    chunked: bool = False,
+    reference: nn.Module | None = None,
+    signal_column: str | None = None,
     window: int = 32,
     **hyper_parameters: Any,
 ) -> AnyTrainer:
@@ -45,9 +57,19 @@ def reweigh_sft(
     trainer
         A `trl.SFTTrainer` with its default loss.
     objective
-        What turns losses into weights; `RGD(**hyper_parameters)` unless given.
+        What turns losses into weights, as a value or a text such as `"rho:keep=0.6"`; `RGD(**hyper_parameters)` unless
+        given.
     level
-        Which unit gets a weight: `"token"`, or `"sequence"`, the row by its mean loss. Both divide by tokens.
+        Which unit gets a weight: `"token"`, or `"sequence"`, the sequence by its mean loss. Both divide by tokens.
+        Under `packing` and `padding_free` sequences are told apart by their positions.
+    chunked
+        Whether to replace the trainer's fused head, in training, by :func:`reweigh.torch.chunked_cross_entropy`, which
+        makes the gradients of most objectives from the logits of the forward pass and needs no second ones.
+    reference
+        A causal language model of the same tokens, whose losses are the signal of
+        :class:`~reweigh.objectives.rho.Rho`; it is run without gradients on every batch.
+    signal_column
+        The column of the data that holds these losses instead, one number per row or one per token.
     window
         Micro-batches the logged statistics look back on at most: :class:`~reweigh.integrations.transformers.WeightLog`.
     **hyper_parameters
@@ -63,24 +85,81 @@ def reweigh_sft(
     The value TRL logs as `loss` is the weighted sum; `plain_loss` beside it is the ordinary one.
     """
     validate.one_of("level", level, ("token", "sequence"))
+    validate.boolean("chunked", chunked)
     _refuse_other_losses(trainer, level)
     weigher = Reweighted(_given, objective, **hyper_parameters)
     host: Any = trainer
     if not weigher.objective.separable and host.args.gradient_accumulation_steps > 1:
         warn_about_micro_batches(weigher.objective)
-    host.model.register_forward_hook(_Hook(weigher, level))
+    check_signal(weigher.objective, signal_column, reference)
+    beside = None
+    if signal_column is not None or reference is not None:
+        beside = BatchSignal(host, signal_column, reference)
+    weights = _Weights(weigher, level, beside)
+    if chunked:
+        _replace_head(host, weights)
+    else:
+        host.model.register_forward_hook(_Hook(weights), with_kwargs=True)
     put_in_front(host, WeightLog(weigher, window=window))
     return trainer
+
+
+class _Weights:
+    """What an objective makes of the tokens of a batch; what it takes beside their losses is found out here."""
+
+    def __init__(self, weigher: Reweighted, level: Literal["token", "sequence"], beside: BatchSignal | None) -> None:
+        self.weigher = weigher
+        self.level: Literal["token", "sequence"] = level
+        self.beside = beside
+
+    @property
+    def objective(self) -> Objective:
+        """What turns losses into weights."""
+        return self.weigher.objective
+
+    def segments(self, inputs: dict[str, Any]) -> Tensor | None:
+        """The sequence of each label after the first, where rows hold several."""
+        if self.level == "token" or inputs.get("position_ids") is None:
+            return None
+        return segments(inputs["position_ids"])[:, 1:]
+
+    def signal(self) -> Tensor | None:
+        """What comes with the labels after the first: a column of the data, or the losses of the reference model."""
+        if self.beside is None:
+            return None
+        if self.beside.current is None:
+            raise ValueError(
+                "the batch has no signal: its rows have no such column, or another collator was set after reweigh_sft."
+            )
+        return self.beside.current[:, 1:]
+
+    def __call__(self, losses: Tensor, mask: Tensor, numbers: Tensor | None, signal: Tensor | None) -> Tensor:
+        """A weight for each token, in the shape of the losses, without gradient; ignored tokens have loss zero."""
+        weigher = self.weigher
+        if weigher.objective.stateful:
+            weigher.to(losses.device)
+        seen, amounts, rows = losses.flatten(), mask.flatten().to(losses.dtype), None
+        if self.level == "sequence":
+            of_rows = torch.arange(losses.shape[0], device=losses.device)[:, None].expand(losses.shape)
+            rows = (of_rows if numbers is None else numbers).flatten()
+            sizes = sum_by_segment(amounts, rows)
+            seen = sum_by_segment(seen, rows) / sizes.clamp(min=1)
+            if signal is not None:
+                signal = sum_by_segment((signal * mask).flatten(), rows) / sizes.clamp(min=1)
+            amounts = sizes
+        weigher(seen, sample_weight=amounts, signal=signal)
+        weights = weigher.weights
+        assert weights is not None
+        return (weights if rows is None else weights[rows]).view_as(losses)
 
 
 class _Hook:
     """Multiplies the log-probabilities a model returns by their weights, in training."""
 
-    def __init__(self, weigher: Reweighted, level: str) -> None:
-        self.weigher = weigher
-        self.level = level
+    def __init__(self, weights: _Weights) -> None:
+        self.weights = weights
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+    def __call__(self, module: nn.Module, inputs: Any, keywords: dict[str, Any], output: Any) -> Any:
         if not (module.training and torch.is_grad_enabled()):
             return output
         log_probs = getattr(output, "log_probs", None)
@@ -89,31 +168,54 @@ class _Hook:
                 f"the model returned {type(output).__name__} without `log_probs` in training: this version of TRL has "
                 "no fused head. Update it (1.16 has one), or use reweigh.integrations.transformers with a Trainer."
             )
-        output.log_probs = log_probs * self._weights(-log_probs.detach(), output.label_mask)
+        weights = self.weights
+        signal = weights.signal()
+        if isinstance(weights.objective, Entropy):
+            signal = output.entropy.detach() / math.log(classes_of(module))
+        losses = -log_probs.detach()
+        output.log_probs = log_probs * weights(losses, output.label_mask, weights.segments(keywords), signal)
         return output
 
-    def _weights(self, losses: Tensor, mask: Tensor) -> Tensor:
-        """A weight for each token, in the shape of the losses; ignored tokens have loss zero."""
-        weigher = self.weigher
-        if weigher.objective.stateful:
-            weigher.to(losses.device)
-        if self.level == "token":
-            weigher(losses.flatten(), sample_weight=mask.flatten())
-            return _last_weights(weigher).view_as(losses)
-        tokens = mask.sum(1)
-        weigher(losses.sum(1) / tokens.clamp(min=1), sample_weight=tokens)
-        return _last_weights(weigher)[:, None]
+
+def _replace_head(host: Any, weights: _Weights) -> None:
+    """Let a model's own forward, called for its fused head in training, use the chunked loss instead."""
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+    from trl.trainer.utils import FusedCausalLMOutput
+
+    if host.aux_loss_enabled or is_deepspeed_zero3_enabled():
+        what = "the auxiliary loss of a router" if host.aux_loss_enabled else "DeepSpeed ZeRO-3"
+        raise ValueError(f"`chunked=True` replaces the trainer's head, which handles {what}. Leave it out here.")
+    model = host.model.get_base_model() if hasattr(host.model, "get_base_model") else host.model
+    fused = model.forward
+
+    @functools.wraps(fused)
+    def forward(*arguments: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
+        if arguments or not (fused_lm_head and model.training and torch.is_grad_enabled()):
+            return fused(*arguments, fused_lm_head=fused_lm_head, **inputs)
+        objective, numbers, signal = weights.objective, weights.segments(inputs), weights.signal()
+        options: dict[str, Any] = {"level": weights.level, "segments": numbers, "signal": signal, "reduction": "sum"}
+        if objective.stateful:
+            objective, options = Mean(), {"reduction": "none"}
+        chunked = next_tokens(model, inputs, objective, entropies=True, **options)
+        mask = inputs["labels"][:, 1:].to(chunked.losses.device) != -100
+        if isinstance(objective, Entropy):
+            signal = chunked.entropies / math.log(classes_of(model))
+        factors = weights(chunked.losses, mask, numbers, signal)
+        if weights.objective.stateful:
+            log_probs = -chunked.loss * factors
+        else:
+            # The trainer takes the sum: the values are those of the tokens, the gradient is that of their sum.
+            log_probs = (chunked.loss.detach() - chunked.loss) / mask.numel() - chunked.losses * factors
+        return FusedCausalLMOutput(
+            log_probs=log_probs, entropy=chunked.entropies, is_top1=chunked.correct, label_mask=mask
+        )
+
+    model.forward = forward
 
 
 def _given(losses: Tensor) -> Tensor:
     """A criterion for losses that are there already."""
     return losses
-
-
-def _last_weights(weigher: Reweighted) -> Tensor:
-    weights = weigher.weights
-    assert weights is not None
-    return weights
 
 
 def _refuse_other_losses(trainer: Any, level: str) -> None:
@@ -134,8 +236,8 @@ def _refuse_other_losses(trainer: Any, level: str) -> None:
         )
     if getattr(getattr(trainer.accelerator, "parallelism_config", None), "sp_enabled", False):
         raise ValueError("`reweigh_sft` does not work with sequence parallelism, where TRL uses the model's own loss.")
-    if level == "sequence" and (arguments.packing or arguments.padding_free):
+    if level == "sequence" and arguments.packing and arguments.packing_strategy == "wrapped":
         raise ValueError(
-            "level='sequence' needs one sequence a row, and with `packing` or `padding_free` a row holds several. Use "
-            "level='token'."
+            "level='sequence' needs to know where sequences start, and packing_strategy='wrapped' cuts a stream of "
+            "tokens without regard to them. Use packing_strategy='bfd', or level='token'."
         )

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from reweigh.integrations._missing import missing
-from reweigh.integrations.boosting._rows import RowObjective as RowObjective
+from reweigh.integrations.boosting._rows import row_objective as row_objective
 from reweigh.integrations.boosting._rows import variance_of as variance_of
 
 if TYPE_CHECKING:

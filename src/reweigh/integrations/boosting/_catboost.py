@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import catboost as host
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
-from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
 from reweigh.integrations._objective import ObjectiveLike
-from reweigh.integrations.boosting._rows import RowObjective, Task, refuse_old_name, row_objective, start, variance_of
+from reweigh.integrations.boosting._losses import Focal, counted
+from reweigh.integrations.boosting._rows import (
+    RowObjective,
+    Task,
+    booster_method,
+    refuse_old_name,
+    row_objective,
+    start,
+    variance_of,
+)
 
 __all__ = ["RGDCatBoostClassifier", "RGDCatBoostRegressor", "catboost"]
 
@@ -49,19 +60,35 @@ class MultiObjective(CatBoostObjective):
 
     def calc_ders_multi(self, approxes: Any, target: Any, weight: Any) -> tuple[Any, Any]:
         """A vector and a matrix for one row."""
-        p = np.asarray(approxes, np.float64)
+        p, own = np.asarray(approxes, np.float64), int(target)
+        named = self.rows.loss_of(None, len(p))
+        if named.shift is not None:
+            p = p + named.shift
         p = p - p.max()
-        loss = np.log(np.exp(p).sum()) - p[int(target)]
+        loss = np.log(np.exp(p).sum()) - p[own]
         p = np.exp(p)
         p /= p.sum()
+        direction = -p
+        direction[own] += 1.0
+        slope, bend = 1.0, 0.0  # first and second derivative by minus the logarithm of the row's probability
+        if named.gamma:
+            q = max(float(p.sum() - p[own]), 1e-100)
+            focal = Focal.of(loss, p[own], q, named.gamma)
+            loss, slope, bend = focal.factor * loss, focal.slope / q, focal.bend / q**2
         w = float(self.rows.weigh(np.array([loss]))[0]) * weight
-        gradient = -w * p
-        gradient[int(target)] += w
-        return gradient, w * (np.outer(p, p) - np.diag(p))
+        if named.weights is not None:
+            w *= named.weights[own]
+        curvature = slope * (np.diag(p) - np.outer(p, p)) + bend * np.outer(direction, direction)
+        return w * slope * direction, -w * curvature
 
 
 def catboost(
-    task: Task, *, tau: float | None = None, objective: ObjectiveLike = "rgd", variance: float | None = None
+    task: Task,
+    *,
+    tau: float | None = None,
+    objective: ObjectiveLike = "rgd",
+    variance: float | None = None,
+    class_counts: Sequence[int] | None = None,
 ) -> CatBoostObjective:
     r"""A `loss_function` for CatBoost models that re-weights.
 
@@ -75,10 +102,13 @@ def catboost(
         The clip level, in units of the log loss, or of the squared error over the variance of the target; `None` keeps
         the objective's own, which is 1 for RGD.
     objective
-        A method's text, a separable objective or a weight function.
+        A method's text, a separable objective or a weight function. A text may name a loss of classes too: `focal`,
+        `class_weights`, `class_balanced` or `logit_adjusted`, as in `"class_weights:power=0.5+rgd"`.
     variance
         For regression, and required there: the variance of the training target. CatBoost shows an objective blocks of
         rows, each with a variance of its own.
+    class_counts
+        Training rows of each class, required for losses that depend on them, for the same reason.
 
     Returns
     -------
@@ -99,7 +129,12 @@ def catboost(
     For many classes CatBoost calls Python once per row and round; expect it to be slow. References: Kumar et al., TMLR
     2024.
     """
-    rows = row_objective(task, objective, tau, variance)
+    rows = row_objective(task, objective, tau, variance, "auto" if class_counts is None else class_counts)
+    if rows.loss is not None and "class_counts" in rows.loss.needs and class_counts is None:
+        raise ValueError(
+            f"`class_counts` is required for CatBoost with {rows.loss!r}, got None: an objective sees blocks of rows "
+            "there. Pass those of the training target, class_counts=np.bincount(y)."
+        )
     if task == "regression" and variance is None:
         raise ValueError(
             "`variance` is required for CatBoost regression, got None: an objective sees blocks of rows there, which "
@@ -117,8 +152,9 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
-        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
-        fitted to the last set of `eval_set`.
+        may name a loss of classes (`"class_weights+rgd"`; also `class_balanced`, `focal` and `logit_adjusted`) and a
+        correction after training (`"rgd+prior"`); one that learns from rows, such as `threshold`, is fitted to the last
+        set of `eval_set`.
     **kwargs
         Those of `catboost.CatBoostClassifier`, but for `loss_function`.
 
@@ -155,17 +191,22 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
             options["bootstrap_type"] = "Bayesian"
         elif np.shape(X)[1] >= MANY_FEATURES:
             options["leaf_estimation_iterations"] = 10
-        chosen, post = objective_and_post(self._init_params[OWN], self._init_params["tau"], "a booster")
-        held = held_out(post, kwargs.get("eval_set"))
-        rows = row_objective(task, chosen, None)
+        codes = np.searchsorted(classes, np.asarray(y))
+        chosen = booster_method(self._init_params[OWN], self._init_params["tau"])
+        refuse_classifier(chosen, "a booster")
+        held = held_out(chosen.post, kwargs.get("eval_set"))
+        counts = counted(codes, len(classes))
+        rows = row_objective(task, replace(chosen, post=None), None, class_counts=counts)
+        rows, weight = rows.row_weights(codes, sample_weight)
         objective = MultiObjective(rows) if task == "multiclass" else RangeObjective(rows)
         options |= {"loss_function": objective, "eval_metric": METRIC[task]}
         self.correction_ = None
-        _fit(self, super().fit, options, {"X": X, "y": y, "sample_weight": sample_weight, **kwargs})
+        _fit(self, super().fit, options, {"X": X, "y": y, "sample_weight": weight, **kwargs})
         outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
         held_codes = None if held is None else np.searchsorted(classes, np.asarray(held[1]))
-        codes = np.searchsorted(classes, np.asarray(y))
-        self.correction_ = correction_for(post, outputs, held_codes, codes, len(classes), sample_weight)
+        self.correction_ = correction_for(
+            chosen.post, outputs, held_codes, codes, len(classes), sample_weight, loss=chosen.loss
+        )
         return self
 
     def predict_proba(self, X: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

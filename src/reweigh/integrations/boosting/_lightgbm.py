@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightgbm as host
@@ -10,13 +10,14 @@ import numpy as np
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
 from reweigh.integrations._objective import ObjectiveLike
+from reweigh.integrations.boosting._losses import binary, multiclass
 from reweigh.integrations.boosting._rows import (
+    ClassCounts,
     RowObjective,
     Task,
-    binary,
-    multiclass,
+    booster_method,
     refuse_old_name,
     row_objective,
     start,
@@ -56,7 +57,12 @@ class LightGBMObjective:
 
 
 def lightgbm(
-    task: Task, *, tau: float | None = None, objective: ObjectiveLike = "rgd", variance: float | None = None
+    task: Task,
+    *,
+    tau: float | None = None,
+    objective: ObjectiveLike = "rgd",
+    variance: float | None = None,
+    class_counts: ClassCounts = "auto",
 ) -> LightGBMObjective:
     r"""An objective for `lightgbm.train({"objective": ...}, ...)` that re-weights.
 
@@ -70,9 +76,12 @@ def lightgbm(
         The clip level, in units of the log loss, or of the squared error over the variance of the target; `None` keeps
         the objective's own, which is 1 for RGD.
     objective
-        A method's text, a separable objective or a weight function.
+        A method's text, a separable objective or a weight function. A text may name a loss of classes too: `focal`,
+        `class_weights`, `class_balanced` or `logit_adjusted`, as in `"class_weights:power=0.5+rgd"`.
     variance
         For regression: the unit of the squared error; the variance of the training target unless given.
+    class_counts
+        Training rows of each class, for losses that depend on them; `"auto"` counts them.
 
     Returns
     -------
@@ -97,10 +106,17 @@ def lightgbm(
     LightGBM starts a custom objective from zero, evaluates it on margins and predicts margins: :func:`init_score`,
     :func:`lightgbm_metric` and :func:`standalone` put that right. References: Kumar et al., TMLR 2024.
     """
-    return LightGBMObjective(row_objective(task, objective, tau, variance))
+    return LightGBMObjective(row_objective(task, objective, tau, variance, class_counts))
 
 
-def init_score(y: Any, task: Task, sample_weight: Any = None, *, rows: int | None = None) -> Any:
+def init_score(
+    y: Any,
+    task: Task,
+    sample_weight: Any = None,
+    *,
+    rows: int | None = None,
+    objective: LightGBMObjective | None = None,
+) -> Any:
     """The initial scores for `lightgbm.Dataset(..., init_score=...)`: the built-in objective's own start.
 
     Parameters
@@ -111,6 +127,8 @@ def init_score(y: Any, task: Task, sample_weight: Any = None, *, rows: int | Non
         `"binary"`, `"multiclass"` or `"regression"`.
     rows
         How many rows the dataset has; as many as `y` unless given.
+    objective
+        What :func:`lightgbm` returned, if its loss depends on the classes: class weights start from other shares.
 
     Returns
     -------
@@ -122,7 +140,8 @@ def init_score(y: Any, task: Task, sample_weight: Any = None, *, rows: int | Non
     >>> init_score([0, 0, 0, 1], "binary", rows=2).round(4)
     array([-1.0986, -1.0986])
     """
-    margin = start(np.asarray(y), task, sample_weight)
+    y = np.asarray(y)
+    margin = start(y, task, sample_weight) if objective is None else objective.rows.start(y, sample_weight)
     return np.tile(margin, (len(y) if rows is None else rows, *(1,) * np.ndim(margin)))
 
 
@@ -231,8 +250,9 @@ class RGDLGBMClassifier(host.LGBMClassifier):
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
-        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
-        fitted to the last set of `eval_set`.
+        may name a loss of classes (`"class_weights+rgd"`; also `class_balanced`, `focal` and `logit_adjusted`) and a
+        correction after training (`"rgd+prior"`); one that learns from rows, such as `threshold`, is fitted to the last
+        set of `eval_set`.
     **kwargs
         Those of `lightgbm.LGBMClassifier`, but for `is_unbalance` and `scale_pos_weight`.
 
@@ -267,13 +287,16 @@ class RGDLGBMClassifier(host.LGBMClassifier):
             of_class = compute_sample_weight(self.class_weight, y)
             weight = of_class if weight is None else weight * of_class
         _refuse(self, kwargs)
-        objective, post = objective_and_post(self.objective or "rgd", self.tau, "a booster")
-        held = held_out(post, _eval_sets(kwargs))
+        chosen = booster_method(self.objective or "rgd", self.tau)
+        refuse_classifier(chosen, "a booster")
+        held = held_out(chosen.post, _eval_sets(kwargs))
         self.correction_ = None
-        _fit(self, super().fit, task, (X, y, sample_weight), (codes, weight), kwargs, objective)
+        _fit(self, super().fit, task, (X, y, sample_weight), (codes, weight), kwargs, replace(chosen, post=None))
         outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
         held_codes = None if held is None else np.searchsorted(classes, np.asarray(held[1]))
-        self.correction_ = correction_for(post, outputs, held_codes, codes, len(classes), weight)
+        self.correction_ = correction_for(
+            chosen.post, outputs, held_codes, codes, len(classes), weight, loss=chosen.loss
+        )
         return self
 
     def predict_proba(self, X: Any, raw_score: bool = False, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -331,17 +354,21 @@ def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[s
     y, weight = coded
     variance = variance_of(y, weight) if task == "regression" else None
     rows = row_objective(task, objective, model.tau, variance)
+    X, labels, sample_weight = data
+    if task != "regression":
+        _, weight = rows.row_weights(y, weight)
+        rows, sample_weight = rows.row_weights(y, sample_weight)
+    own = LightGBMObjective(rows)
     sizes = [np.shape(X)[0] for X, _ in _eval_sets(kwargs)]
-    kwargs["init_score"] = init_score(y, task, weight)
+    kwargs["init_score"] = init_score(y, task, weight, objective=own)
     if sizes:
-        kwargs["eval_init_score"] = [init_score(y, task, weight, rows=size) for size in sizes]
+        kwargs["eval_init_score"] = [init_score(y, task, weight, rows=size, objective=own) for size in sizes]
     if task != "regression":
         kwargs["eval_metric"] = _metrics(kwargs.get("eval_metric"), task)
-    X, y, sample_weight = data
     given = model.objective
-    model.objective = model._objective = LightGBMObjective(rows).of  # the host looks at one, then at the other
+    model.objective = model._objective = own.of  # the host looks at one, then at the other
     try:
-        fit(X, y, sample_weight=sample_weight, **kwargs)
+        fit(X, labels, sample_weight=sample_weight, **kwargs)
     finally:
         model.objective, model._objective = given, None
     model._Booster = standalone(model._Booster, kwargs["init_score"], task)

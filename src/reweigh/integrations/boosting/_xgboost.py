@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xgboost as host
+from scipy.special import expit
 from sklearn.utils.multiclass import check_classification_targets
 
-from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, objective_and_post
+from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import (
+    ClassCounts,
     RowObjective,
     Task,
+    booster_method,
     refuse_old_name,
     row_objective,
-    shares,
     start,
     variance_of,
 )
@@ -51,7 +53,12 @@ class XGBoostObjective:
 
 
 def xgboost(
-    task: Task, *, tau: float | None = None, objective: ObjectiveLike = "rgd", variance: float | None = None
+    task: Task,
+    *,
+    tau: float | None = None,
+    objective: ObjectiveLike = "rgd",
+    variance: float | None = None,
+    class_counts: ClassCounts = "auto",
 ) -> XGBoostObjective:
     r"""An objective for `xgboost.train(..., obj=...)` that re-weights.
 
@@ -65,9 +72,12 @@ def xgboost(
         The clip level, in units of the log loss, or of the squared error over the variance of the target; `None` keeps
         the objective's own, which is 1 for RGD.
     objective
-        A method's text, a separable objective or a weight function.
+        A method's text, a separable objective or a weight function. A text may name a loss of classes too: `focal`,
+        `class_weights`, `class_balanced` or `logit_adjusted`, as in `"class_weights:power=0.5+rgd"`.
     variance
         For regression: the unit of the squared error; the variance of the training target unless given.
+    class_counts
+        Training rows of each class, for losses that depend on them; `"auto"` counts them.
 
     Returns
     -------
@@ -90,10 +100,12 @@ def xgboost(
     Give the parameters of :func:`xgboost_params` as well: without them XGBoost starts a custom objective from 0.5,
     whatever the data, and predicts margins. References: Kumar et al., TMLR 2024.
     """
-    return XGBoostObjective(row_objective(task, objective, tau, variance))
+    return XGBoostObjective(row_objective(task, objective, tau, variance, class_counts))
 
 
-def xgboost_params(y: Any, task: Task, sample_weight: Any = None) -> dict[str, Any]:
+def xgboost_params(
+    y: Any, task: Task, sample_weight: Any = None, *, objective: XGBoostObjective | None = None
+) -> dict[str, Any]:
     """Parameters that must go with a custom objective: the initial score, and the built-in twin.
 
     The twin is not used for gradients. It turns margins into probabilities in `predict`, and gives the plain metric
@@ -107,6 +119,8 @@ def xgboost_params(y: Any, task: Task, sample_weight: Any = None) -> dict[str, A
         `"binary"`, `"multiclass"` or `"regression"`.
     sample_weight
         The user's own weights, where there are any.
+    objective
+        What :func:`xgboost` returned, if its loss depends on the classes: class weights start from other shares.
 
     Returns
     -------
@@ -119,12 +133,12 @@ def xgboost_params(y: Any, task: Task, sample_weight: Any = None) -> dict[str, A
     {'objective': 'binary:logistic', 'base_score': 0.25}
     """
     y = np.asarray(y)
-    margin = start(y, task, sample_weight)
+    margin = start(y, task, sample_weight) if objective is None else objective.rows.start(y, sample_weight)
     params: dict[str, Any] = {"objective": NATIVE[task]}
     if task == "regression":
         params["base_score"] = float(margin)
     elif task == "binary":
-        params["base_score"] = float(shares(y, sample_weight, 2)[1])
+        params["base_score"] = float(expit(margin))
     else:
         params["num_class"] = len(margin)
         if tuple(int(part) for part in host.__version__.split(".")[:2]) >= VECTOR_INTERCEPT:
@@ -141,8 +155,9 @@ class RGDXGBClassifier(host.XGBClassifier):
         The clip level, in units of the log loss; `None` keeps the objective's own, which is 1 for RGD.
     objective
         What re-weights: a method's text (`"rgd:divergence=revkl"`), a separable objective or a weight function. A text
-        may name a correction after training too (`"rgd+prior"`); one that learns from rows, such as `threshold`, is
-        fitted to the last set of `eval_set`.
+        may name a loss of classes (`"class_weights+rgd"`; also `class_balanced`, `focal` and `logit_adjusted`) and a
+        correction after training (`"rgd+prior"`); one that learns from rows, such as `threshold`, is fitted to the last
+        set of `eval_set`.
     **kwargs
         Those of `xgboost.XGBClassifier`, but for `scale_pos_weight`.
 
@@ -176,12 +191,15 @@ class RGDXGBClassifier(host.XGBClassifier):
                 "sklearn.preprocessing.LabelEncoder, as for XGBClassifier."
             )
         task: Task = "multiclass" if len(classes) > 2 else "binary"
-        objective, post = objective_and_post(_objective_of(self), self.tau, "a booster")
-        held = held_out(post, kwargs.get("eval_set"))
-        _fit(self, super().fit, task, X, y, sample_weight, kwargs, objective)
+        chosen = booster_method(_objective_of(self), self.tau)
+        refuse_classifier(chosen, "a booster")
+        held = held_out(chosen.post, kwargs.get("eval_set"))
+        _fit(self, super().fit, task, X, y, sample_weight, kwargs, replace(chosen, post=None))
         outputs = None if held is None else log_probabilities(super().predict_proba(held[0]))
         codes = None if held is None else np.asarray(held[1])
-        self.correction_ = correction_for(post, outputs, codes, np.asarray(y), len(classes), sample_weight)
+        self.correction_ = correction_for(
+            chosen.post, outputs, codes, np.asarray(y), len(classes), sample_weight, loss=chosen.loss
+        )
         return self
 
     def predict_proba(self, X: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -244,10 +262,14 @@ def _fit(
     """The host's own fit, while the model holds our objective and its initial score."""
     _refuse(model)
     rows = row_objective(task, objective, model.tau, None if task != "regression" else variance_of(y, sample_weight))
+    if task != "regression":
+        rows, sample_weight = rows.row_weights(np.asarray(y), sample_weight)
     named = model.objective
     # A model that is trained further keeps its own initial score.
-    model._start = {} if kwargs.get("xgb_model") is not None else xgboost_params(y, task, sample_weight)
-    model.objective = XGBoostObjective(rows).of
+    own = XGBoostObjective(rows)
+    again = kwargs.get("xgb_model") is not None
+    model._start = {} if again else xgboost_params(y, task, sample_weight, objective=own)
+    model.objective = own.of
     try:
         fit(X, y, sample_weight=sample_weight, **kwargs)
     finally:

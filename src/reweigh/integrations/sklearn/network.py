@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from reweigh import _validate as validate
+from reweigh._carry import carried
 from reweigh.integrations._correction import correction_for
-from reweigh.integrations._objective import ObjectiveLike, as_method
+from reweigh.integrations._objective import ObjectiveLike
 from reweigh.method import Context, Method
 from reweigh.post import Correction
 from reweigh.torch._classifier import last_layer
@@ -179,14 +180,7 @@ class _Network(BaseEstimator):
         return kept, held
 
     def _method(self) -> Method:
-        chosen = as_method(self.objective, tau=self.tau)
-        others = [slot for slot, _ in chosen.parts() if slot not in ("loss", "objective", "post")]
-        if others:
-            raise ValueError(
-                f"`objective` may name a loss, an objective and a correction after training, got {str(chosen)!r} with "
-                f"a {others[0]}. Leave that part out, or train with reweigh.torch, which has all of them."
-            )
-        return chosen
+        return carried(self.objective, ("loss", "objective", "post"), type(self).__name__, tau=self.tau)
 
     def _outputs(self, X: Any) -> Any:
         """Raw outputs of the network, in double precision."""
@@ -335,6 +329,7 @@ class RGDClassifier(ClassifierMixin, _Network):
                 len(self.classes_),
                 None if own is None else own[kept],
                 None if layer is None else (layer.weight, layer.bias),
+                self._method().loss,
             )
         return self
 
