@@ -15,7 +15,7 @@ from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import work
 from reweigh.bench.train.driver import Driver, fit
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import group_key
 from reweigh.method import method
 
@@ -140,6 +140,6 @@ def test_a_run_that_raises_keeps_its_records_and_its_reason(tmp_path, monkeypatc
 
 def test_policies_are_checked_and_keep_a_training_out_of_groups():
     with pytest.raises(ValueError, match="nonfinite"):
-        Training(nonfinite="ignore")  # pyright: ignore[reportArgumentType]
-    assert group_key(method("rgd"), Training()) is not None
-    assert group_key(method("rgd"), Training(nonfinite="skip")) is None
+        OptimizerPlan(nonfinite="ignore")  # pyright: ignore[reportArgumentType]
+    assert group_key(method("rgd"), OptimizerPlan()) is not None
+    assert group_key(method("rgd"), OptimizerPlan(nonfinite="skip")) is None

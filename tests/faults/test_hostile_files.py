@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -23,18 +24,19 @@ import torch
 from PIL import Image
 
 from reweigh.bench import files, limits, report, tables
-from reweigh.bench.catalogue import archive
-from reweigh.bench.catalogue.images import image_folder
+from reweigh.bench.catalogue import archive, places
+from reweigh.bench.catalogue.images import _idx, image_folder, quickdraw345
 from reweigh.bench.cli.console import SafeConsole
 from reweigh.bench.cli.main import run_command
 from reweigh.bench.compare.model import Model
 from reweigh.bench.compare.problem import hash_of
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.executors.local import work
 from reweigh.bench.lab.results import of_runs
 from reweigh.bench.lab.runs import Run, Spec, load_runs
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.spreadsheet import harmless
-from reweigh.bench.tables import TableError
+from reweigh.bench.tables import TableError, arrow_stream
 
 
 class Payload:
@@ -132,6 +134,51 @@ def test_a_parquet_file_of_one_value_a_billion_times_is_not_unpacked(tmp_path, m
     pl.DataFrame({"t": [text] * 1000}).write_parquet(path)
     with pytest.raises(TableError, match="unpacks to more than"):
         tables.read(path)
+
+
+@pytest.mark.parametrize("packed", ["zstd", "lz4"])
+@pytest.mark.parametrize("cells", [[0.0] * 400_000, ["x" * 3_000_000, "y"], ["same", None] * 300_000])
+def test_an_arrow_stream_that_grows_without_end_is_not_unpacked(tmp_path, monkeypatch, cells, packed):
+    path = tmp_path / "bomb.arrow"
+    pl.DataFrame({"a": cells}).write_ipc_stream(path, compression=packed)
+    monkeypatch.setattr(limits, "most_unpacked", lambda packed, times, least: least >> 10)
+    monkeypatch.setattr(pl, "read_ipc_stream", lambda path: pytest.fail("it is unpacked"))
+    with pytest.raises(TableError, match=r"unpacks to more than 1\.0 MB"):
+        tables.read(path)
+
+
+@pytest.mark.parametrize("packed", ["uncompressed", "zstd", "lz4"])
+def test_the_size_of_an_arrow_stream_is_known_before_it_is_read(tmp_path, packed):
+    """Against Arrow's own layout: eight bytes for a number, and a dictionary's words and codes."""
+    path = tmp_path / "honest.arrow"
+    frame = pl.DataFrame({"number": np.arange(5000.0), "word": pl.Series(["ab", "c"] * 2500, dtype=pl.Categorical)})
+    pl.concat([frame, frame], rechunk=False).write_ipc_stream(path, compression=packed)
+    size = arrow_stream.unpacked_size(path, cell=1)
+    assert 2 * 5000 * (8 + 4) <= size <= 2 * 5000 * (8 + 4) + 1000
+    assert tables.read(path).height == 10_000
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + b"\xff" * 8 + content[16:])
+    with pytest.raises(TableError, match="is damaged"):
+        tables.read(path)
+
+
+def test_a_packed_file_of_the_catalogue_is_not_read_without_end(tmp_path, small_limits):
+    bomb = gzip.compress(bytes(4 << 20))
+    with pytest.raises(UserError, match=r"x_train .* unpacks to more than"):
+        _idx.decode(bomb, "x_train")
+    drawings = tmp_path / "quickdraw345" / "cat.ndjson.gz"
+    drawings.parent.mkdir()
+    drawings.write_bytes(bomb)
+    with pytest.raises(UserError, match=r"cat\.ndjson\.gz .* unpacks to more than"):
+        quickdraw345.read(quickdraw345.find(tmp_path))
+    for lines in (None, 3):
+        module = SimpleNamespace(LINES=lines)
+        origin = places.Origin(name="bomb", card=quickdraw345.CARD, files={"a": drawings})
+        with pytest.raises(UserError, match=r"cat\.ndjson\.gz .* unpacks to more than"):
+            places.contents(module, origin)
+    drawings.write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
+    assert places.contents(SimpleNamespace(LINES=2), origin) == {"a": b"one\ntwo\n"}
+    assert places.contents(SimpleNamespace(LINES=9), origin) == {"a": b"one\ntwo\nthree\n"}
 
 
 @pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])

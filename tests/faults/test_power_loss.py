@@ -19,7 +19,7 @@ from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors import local
 from reweigh.bench.lab.executors.local import work
 from reweigh.bench.lab.results import of_runs
-from reweigh.bench.lab.runs import Run, Spec, Writer, load_runs
+from reweigh.bench.lab.runs import Run, RunWriter, Spec, load_runs
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.train import sharded
 
@@ -92,7 +92,7 @@ def test_done_never_outlives_its_data_and_a_finished_run_is_never_lost(tmp_path,
     expected = kept(tmp_path / "undisturbed", asked)
 
     disk = Disk(tmp_path / "runs")
-    finish, checkpoint = Writer.finish, Writer.checkpoint
+    finish, checkpoint = RunWriter.finish, RunWriter.checkpoint
     finished: list[str] = []
 
     def finishing(writer, summary):
@@ -104,13 +104,13 @@ def test_done_never_outlives_its_data_and_a_finished_run_is_never_lost(tmp_path,
         checkpoint(writer, state)
         disk.completed = (tuple(finished), state["epoch"])
 
-    monkeypatch.setattr(Writer, "finish", finishing)
-    monkeypatch.setattr(Writer, "checkpoint", saving)
+    monkeypatch.setattr(RunWriter, "finish", finishing)
+    monkeypatch.setattr(RunWriter, "checkpoint", saving)
     (tmp_path / "runs").mkdir()
     with disk.watching():
         do(asked, tmp_path / "runs")
-    monkeypatch.setattr(Writer, "finish", finish)
-    monkeypatch.setattr(Writer, "checkpoint", checkpoint)
+    monkeypatch.setattr(RunWriter, "finish", finish)
+    monkeypatch.setattr(RunWriter, "checkpoint", checkpoint)
 
     tried = 0
     for number, moment in enumerate(disk.moments):

@@ -44,10 +44,9 @@ def test_a_signal_is_an_interruption_with_a_code_of_its_own(number, monkeypatch)
 
 def _interrupted_by(number: int) -> int:
     try:
-        os.kill(os.getpid(), number)
-        signal.pause()
+        signal.raise_signal(number)  # to this thread: `os.kill` may hand it to another one, and later
     except KeyboardInterrupt:
-        os.kill(os.getpid(), number)  # a second one does not disturb the tidying up
+        signal.raise_signal(number)  # a second one does not disturb the tidying up
         return stops.INTERRUPTED
     raise AssertionError("the signal was not an interruption")
 
@@ -56,7 +55,7 @@ def test_what_was_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stops.as_interruptions() as received:
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
         assert received == []
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

@@ -15,10 +15,10 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task
 
-TRAINING = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
+TRAINING = OptimizerPlan(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
 
 
 @dataclass(frozen=True, kw_only=True)

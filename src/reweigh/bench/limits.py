@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import IO
 
 from reweigh.bench.errors import UserError
 
@@ -16,14 +17,6 @@ _MB = 1 << 20
 TIMES, LEAST = 50, 256 * _MB
 #: The share of the machine's memory that no packed file may exceed, whatever its size.
 _SHARE = 4
-
-
-class Readable(Protocol):
-    """A file that unpacks as it is read."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most so many bytes."""
-        ...
 
 
 class TooLargeError(UserError):
@@ -56,25 +49,45 @@ def gunzip(path: Path) -> bytes:
     UserError
         If the file is damaged.
     """
+    with path.open("rb") as file:
+        return _gunzipped(file, path.stat().st_size, path)
+
+
+def gunzipped(content: bytes, what: str) -> bytes:
+    """The same for the bytes of a gzip file that is called `what`."""
+    return _gunzipped(io.BytesIO(content), len(content), what)
+
+
+def first_lines(path: Path, count: int) -> bytes:
+    """The first lines of a file, which may be gzip-compressed, with the same limit."""
+    most, content = most_unpacked(path.stat().st_size), bytearray()
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for _ in range(count):
+            line = file.readline(most - len(content) + 1)
+            content += line
+            if len(content) > most:
+                raise too_large(path, path.stat().st_size, most)
+            if not line:
+                break
+    return bytes(content)
+
+
+def _gunzipped(packed: IO[bytes], size: int, what: Path | str) -> bytes:
+    most = most_unpacked(size)
     try:
-        with gzip.open(path) as file:
-            return read_at_most(file, most_unpacked(path.stat().st_size), path)
+        with gzip.open(packed) as file:
+            content = file.read(most + 1)
     except (OSError, EOFError, zlib.error):
-        raise UserError(f"{path} is gzip-compressed and damaged. Save or download it again.") from None
-
-
-def read_at_most(file: Readable, most: int, path: Path) -> bytes:
-    """All that can be read from a file that unpacks as it is read, unless there is more than `most` of it."""
-    content = file.read(most + 1)
+        raise UserError(f"{what} is gzip-compressed and damaged. Save or download it again.") from None
     if len(content) > most:
-        raise too_large(path, most)
+        raise too_large(what, size, most)
     return content
 
 
-def too_large(path: Path, most: int) -> TooLargeError:
-    """The error for a file that would unpack to more than `most` bytes."""
+def too_large(what: Path | str, packed: int, most: int) -> TooLargeError:
+    """The error for a file of `packed` bytes that would unpack to more than `most`."""
     return TooLargeError(
-        f"{path} ({_in_words(path.stat().st_size)}) unpacks to more than {_in_words(most)}, so reading stopped. If it "
+        f"{what} ({_in_words(packed)}) unpacks to more than {_in_words(most)}, so reading stopped. If it "
         "is meant to be that large, unpack it or take fewer rows."
     )
 

@@ -116,9 +116,9 @@ def test_images_as_a_named_table(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- rows of one seed ---
 
 
-def draw(**changes: Any) -> _rows.Draw:
+def draw(**changes: Any) -> _rows.RowSelection:
     values = {"data": "digits", "rows": 300, "test_rows": 100, "validation": 0.2, "side": 0, "levels": 8}
-    return _rows.Draw(**{**values, **changes})
+    return _rows.RowSelection(**{**values, **changes})
 
 
 def test_seeds_draw_other_training_rows_and_the_same_test_rows() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from reweigh.bench.tables import TableError, describe, leaks, read
+from reweigh.bench.tables import Profile, TableError, describe, leaks, read
 
 RNG = np.random.default_rng(0)
 N = 200
@@ -80,3 +80,84 @@ def test_json_that_is_no_table_is_one_sentence(tmp_path):
     (tmp_path / "t.json").write_text('{"x": 1, "y": ')
     with pytest.raises(TableError, match="cannot be read as JSON"):
         read(tmp_path / "t.json")
+
+
+def test_guessed_separators_and_encodings_and_infinite_cells_are_reported(tmp_path):
+    rows = "\n".join(f"{i},5;Köln;{'inf' if i in (2, 9) else i}" for i in range(25))
+    (tmp_path / "a.csv").write_bytes(f"x;city;z\n{rows}\n".encode("latin-1"))
+    notes = []
+    frame = read(tmp_path / "a.csv", notes=notes)
+    assert frame.row(0) == (0.5, "Köln", 0.0)
+    assert frame["z"].null_count() == 2
+    encoding, separator, infinite = notes
+    assert "not UTF-8 and is read as Windows-1252" in encoding
+    assert "semicolons, and a comma in a number is a decimal comma" in separator
+    assert infinite == "2 cells are infinite in 'z' and count as missing; leave such cells empty."
+
+
+@pytest.mark.parametrize("name", ["plain.csv", "tabs.tsv", "t.parquet"])
+def test_nothing_is_reported_where_nothing_was_guessed(tmp_path, name):
+    frame = pl.DataFrame({"x": [1.5] * 25, "city": ["Köln"] * 25})
+    if name.endswith("parquet"):
+        frame.write_parquet(tmp_path / name)
+    else:
+        frame.write_csv(tmp_path / name, separator="\t" if name.endswith("tsv") else ",")
+    notes = []
+    read(tmp_path / name, notes=notes)
+    assert not notes
+
+
+def test_whole_numbers_of_which_none_occurs_twice_may_be_ids():
+    def notes(numbers):
+        frame = pl.DataFrame({"customer": numbers, "noise": RNG.normal(size=N), "y": LABELS})
+        return [note for note in describe(frame, target="y").notes if "customer" in note]
+
+    (warning,) = notes(RNG.permutation(10**6)[:N])
+    assert "If it is an id, leave it out: `--drop 'customer'`" in warning
+    assert not notes(RNG.integers(0, 50, N))
+
+
+def test_a_class_of_one_row_is_named_with_the_fix():
+    labels = np.array([*LABELS[:-1], "perhaps"])
+    frame = pl.DataFrame({"noise": RNG.normal(size=N), "y": labels})
+    (warning,) = [note for note in describe(frame, target="y").notes if "one row" in note]
+    assert "'perhaps'" in warning
+    assert "drop the row" in warning
+
+
+@pytest.fixture
+def profile():
+    frame = pl.DataFrame(
+        {
+            "age": [20.0, 30.0, 79.0] * 20,
+            "city": ["Rom", "Bonn", None] * 20,
+            "day": ["2024-01-31", "2024-02-28", "2024-03-31"] * 20,
+            "member": ["yes", "no", "no"] * 20,
+            "y": [0, 1, 1] * 20,
+        }
+    )
+    schema = describe(frame, target="y")
+    return Profile.from_dict(json.loads(json.dumps(Profile.of(frame, schema).to_dict())))
+
+
+def test_new_rows_are_compared_with_training_rows(profile):
+    new = pl.DataFrame(
+        {
+            "age": [19.0, 90.0, 50.0, 30.0],
+            "city": ["Oslo", "Rom", "Oslo", "Paris"],
+            "day": ["2024-02-01", "2025-01-01", "2024-03-30", None],
+            "member": ["yes", "no", "no", "yes"],
+            "surplus": [1, 2, 3, 4],
+        }
+    )
+    assert profile.compare(new, "y") == (
+        "Compared with the 60 training rows: 'age' is outside 20 to 79 in 2 of 4 rows (19 to 90); "
+        "'city' has names that training rows did not have in 3 of 4 rows ('Oslo', 'Paris'); "
+        "'day' is outside 2024-01-31 to 2024-03-31 in 1 of 4 rows (2025-01-01) and is missing in 25% of rows, 0% in "
+        "training; the model does not use 'surplus'."
+    )
+
+
+def test_rows_like_those_of_training_need_no_word(profile):
+    alike = pl.DataFrame({"age": [25.0], "city": ["Bonn"], "day": ["2024-02-02"], "member": ["no"], "y": [1]})
+    assert not profile.compare(alike, "y")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from reweigh.bench import catalogue
 from reweigh.bench.catalogue.card import Package
-from reweigh.bench.catalogue.tables import adult, bank, covtype, hypothyroid
+from reweigh.bench.catalogue.tables import NamedTable, adult, bank, covtype, hypothyroid, keel
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import (
     LEAST_ROWS,
@@ -739,19 +739,38 @@ def test_golden_numbers():
 
 def test_words_by_hand():
     """Two words in one cell, one of them twice: amounts 1 and 1 + ln 2, times their rarity, over the length."""
-    frame = pl.DataFrame({"t": ["a b b", "a", None, "--"], "y": [0, 1, 0, 1]})
-    column = TextColumn.fit("t", frame["t"], 4096)
-    out = np.zeros((4, 4096), np.float32)
-    column.fill(frame["t"], out)
+    cells = pl.Series("t", ["a b b", "a", None, "--"])
+    column = TextColumn.fit("t", cells, 64)  # fewer words than features: no directions to find
+    out = np.zeros((4, 2), np.float32)
+    column.fill(cells, out)
     one, two = 1 + math.log(5 / 3), (1 + math.log(5 / 2)) * (1 + math.log(2))  # "a" is in two cells of four, "b" in one
-    length = math.hypot(one, two)
-    np.testing.assert_allclose(sorted(np.abs(out[0])[out[0] != 0]), [one / length, two / length], rtol=1e-6)
-    np.testing.assert_allclose(np.abs(out).sum(axis=1)[1:], [1, 0, 0], rtol=1e-6)
-    shared = np.flatnonzero(out[1])
-    assert out[0, shared] != 0
-    again = np.zeros((1, 4096), np.float32)
+    length, size = math.hypot(one, two), math.sqrt(2 / 8)  # two rows of length one, two of zero, two features
+    expected = [[one / length / size, two / length / size], [1 / size, 0], [0, 0], [0, 0]]
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    again = np.zeros((1, 2), np.float32)
     column.fill(pl.Series("t", ["B, a; b!"]), again)
     np.testing.assert_array_equal(again[0], out[0])
+
+
+def test_texts_are_reduced_to_what_another_library_finds():
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    draw = rng()
+    vocabulary = [f"word{k}" for k in range(80)]
+    texts = [" ".join(draw.choice(vocabulary[20 * (i % 3) : 20 * (i % 3) + 40], 12)) for i in range(90)]
+    column = TextColumn.fit("t", pl.Series("t", texts), 5)
+    out = np.zeros((90, 5), np.float32)
+    column.fill(pl.Series("t", texts), out)
+    weighted = TfidfVectorizer(sublinear_tf=True).fit_transform(texts)
+    theirs = TruncatedSVD(5, algorithm="arpack").fit_transform(weighted)
+    # The same distances between texts, whatever the signs of the directions; found by chance methods, so about.
+    ours = out / np.sqrt(np.mean(np.square(out)))
+    theirs = theirs / np.sqrt(np.mean(np.square(theirs)))
+    np.testing.assert_allclose(np.abs(np.corrcoef(ours[:, 0], theirs[:, 0])[0, 1]), 1.0, atol=1e-3)
+    apart = lambda x: np.linalg.norm(x[:, None] - x[None], axis=2)  # noqa: E731
+    assert np.corrcoef(apart(ours[:, :3]).ravel(), apart(theirs[:, :3]).ravel())[0, 1] > 0.99
+    assert np.mean(np.square(out)) == pytest.approx(1, rel=1e-3)
 
 
 def test_rare_levels_are_pooled_and_common_ones_capped():
@@ -769,7 +788,7 @@ def test_memory_bounds_the_width():
     frame = people(200)
     schema = describe(frame, target="y")
     wide, narrow = TableEncoder.fit(frame, schema), TableEncoder.fit(frame, schema, memory=200 * 4 * 50)
-    assert wide.width > 256
+    assert wide.width > 64
     assert narrow.width <= 50
     assert {c.name for c in narrow.columns} == {c.name for c in wide.columns}
     least = TableEncoder.fit(frame, schema, memory=1)  # as little as can be, and no endless loop
@@ -920,7 +939,7 @@ def test_plain_data_there_and_back():
         again = TableEncoder.from_dict(json.loads(text))
         assert again == encoder
         assert json.dumps(again.to_dict()) == text
-    assert "format 99, and this version reads 1" in refusal(TableEncoder.from_dict, {**encoder.to_dict(), "format": 99})
+    assert "format 99, and this version reads 2" in refusal(TableEncoder.from_dict, {**encoder.to_dict(), "format": 99})
 
 
 @pytest.mark.processes
@@ -1022,10 +1041,20 @@ def test_registry_packages(tmp_path, monkeypatch, module, contents, shape):
     assert (table.sha256, table.source) == (fake.sha256, f"pip package {real.name} {real.version}")
 
 
+def test_keel_tables_name_their_columns_themselves(tmp_path: Path):
+    (tmp_path / "keel").mkdir()
+    head = "@relation pima\n@attribute Preg real [0, 17]\n@attribute Class{positive, negative}\n@data\n"
+    (tmp_path / "keel" / "pima.dat").write_text(head + "6, positive\n1,negative\n")
+    table = catalogue.load("keel:table=pima", NamedTable, root=tmp_path)
+    assert (table.target, table.frame.rows()) == ("Class", [(6, "positive"), (1, "negative")])
+    with pytest.raises(ValueError, match=r"`table` must be one of .*pima"):
+        keel.read({}, table="pimas")
+
+
 def test_names_and_cards():
     images = ["cifar10_permuted", "fashion_mnist_permuted", "mnist_permuted"]
     assert catalogue.names("tables") == sorted(
-        ["adult", "bank", "covtype", "criteo", "hypothyroid", "obesity", *images]
+        ["adult", "bank", "covtype", "criteo", "hypothyroid", "keel", "obesity", *images]
     )
     entries = [entry for entry in catalogue.describe() if entry.kind == "tables"]
     assert {entry.present for entry in entries} == {None}

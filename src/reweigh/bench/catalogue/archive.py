@@ -34,7 +34,7 @@ def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
             for entry in archive.infolist():
                 if not entry.is_dir() and wanted(entry.filename):
                     if entry.file_size > most:
-                        raise limits.too_large(path, most)
+                        raise limits.too_large(path, path.stat().st_size, most)
                     yield entry.filename, archive.read(entry)
         return
     with path.open("rb") as file:
@@ -44,7 +44,7 @@ def _members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
                 # Links are ignored: only a regular file holds its own bytes.
                 if entry.isreg() and wanted(entry.name):
                     if entry.size > most:
-                        raise limits.too_large(path, most)
+                        raise limits.too_large(path, path.stat().st_size, most)
                     content = archive.extractfile(entry)
                     assert content is not None
                     yield entry.name, content.read()

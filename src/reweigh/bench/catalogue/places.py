@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from reweigh.bench import limits
 from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.cache import cache_folder, decoded_path, package_path, unpacked_path
 from reweigh.bench.catalogue.card import DataCard, Loaded, Package
@@ -230,5 +229,6 @@ def _not_found(name: str, card: DataCard, root: Path | None) -> str:
 
 
 def _unpacked(path: Path, lines: int | None) -> bytes:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        return file.read() if lines is None else b"".join(itertools.islice(file, lines))
+    if lines is not None:
+        return limits.first_lines(path, lines)
+    return limits.gunzip(path) if path.suffix == ".gz" else path.read_bytes()

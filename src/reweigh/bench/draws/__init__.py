@@ -1,7 +1,8 @@
-"""What is drawn before anything is trained: random streams, splits, long tails, wrong labels and few-shot tasks."""
+"""What is drawn before training: random streams, splits, long tails, wrong labels, colours and few-shot tasks."""
 
 from __future__ import annotations
 
+from reweigh.bench.draws.colours import coloured, spurious_colours
 from reweigh.bench.draws.longtail import longtail_counts, longtail_indices
 from reweigh.bench.draws.noise import NoisyLabels, noisy_labels
 from reweigh.bench.draws.splitting import (
@@ -19,6 +20,7 @@ from reweigh.bench.draws.splitting import (
 
 __all__ = [
     "NoisyLabels",
+    "coloured",
     "fixed_split",
     "folds",
     "grouped_folds",
@@ -30,6 +32,7 @@ __all__ = [
     "sampled_split",
     "save_indices",
     "split",
+    "spurious_colours",
     "subset",
     "timed_split",
 ]

@@ -8,19 +8,22 @@ from reweigh.bench.tables.encode import ClassTarget, NumberTarget, TableEncoder
 from reweigh.bench.tables.errors import TableError, listed, quoted
 from reweigh.bench.tables.infer import describe
 from reweigh.bench.tables.leaks import leaks
+from reweigh.bench.tables.profile import Profile
 from reweigh.bench.tables.read import LEAST_ROWS, read
 from reweigh.bench.tables.schema import ColumnSchema, Schema
-from reweigh.bench.tables.splits import Split, append, duplicates_across, folds, split
+from reweigh.bench.tables.splits import Split, append, duplicates_across, folds, keeps_groups_whole, split
 
 __all__ = [
     "read",
     "LEAST_ROWS",
     "describe",
     "leaks",
+    "Profile",
     "Schema",
     "ColumnSchema",
     "split",
     "folds",
+    "keeps_groups_whole",
     "Split",
     "append",
     "duplicates_across",

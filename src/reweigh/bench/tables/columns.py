@@ -6,8 +6,6 @@ cells into a float32 view, so that a table is encoded a piece at a time without 
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -27,9 +25,12 @@ _BOUND = 1e4
 #: Dates as numbers.
 _PARTS = ("year", "month", "weekday", "seconds")
 
+#: What a word is, how many different ones count, and in how many training cells they are looked for.
+_WORD, _MOST_WORDS, _TEXTS_FITTED = r"\w+", 4000, 20_000
+
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class StandardScaling:
     """A number minus the training mean, over the training standard deviation; a missing one is the training median."""
 
     median: float
@@ -37,7 +38,7 @@ class Scale:
     deviation: float
 
     @classmethod
-    def fit(cls, cells: Array) -> Scale:
+    def fit(cls, cells: Array) -> StandardScaling:
         """From training cells in which NaN is missing. Constant and missing columns get a deviation of one."""
         known = cells[~np.isnan(cells)]
         if not len(known):
@@ -66,19 +67,19 @@ class NumberColumn:
 
     kind: ClassVar[str] = "number"
     name: str
-    scale: Scale
+    scale: StandardScaling
     indicator: bool
 
     @classmethod
     def fit(cls, name: str, cells: pl.Series) -> NumberColumn:
         """From training cells."""
         known = _floats(values.numbers(cells))
-        return cls(name=name, scale=Scale.fit(known), indicator=bool(np.isnan(known).any()))
+        return cls(name=name, scale=StandardScaling.fit(known), indicator=bool(np.isnan(known).any()))
 
     @classmethod
     def fit_plain(cls, name: str, numbers: Array) -> NumberColumn:
         """From training cells none of which is missing."""
-        return cls(name=name, scale=Scale.fit(numbers.astype(np.float64)), indicator=False)
+        return cls(name=name, scale=StandardScaling.fit(numbers.astype(np.float64)), indicator=False)
 
     def fill_plain(self, numbers: Array, out: Array) -> None:
         """Write the features of cells none of which is missing."""
@@ -188,14 +189,14 @@ class DateColumn:
     kind: ClassVar[str] = "date"
     name: str
     pattern: str | None
-    scales: tuple[Scale, ...]
+    scales: tuple[StandardScaling, ...]
     indicator: bool
 
     @classmethod
     def fit(cls, name: str, cells: pl.Series, pattern: str | None) -> DateColumn:
         """From training cells."""
         parts = _date_parts(cells, pattern)
-        scales = tuple(Scale.fit(part) for part in parts)
+        scales = tuple(StandardScaling.fit(part) for part in parts)
         return cls(name=name, pattern=pattern, scales=scales, indicator=bool(np.isnan(parts[0]).any()))
 
     @property
@@ -220,44 +221,63 @@ class DateColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class TextColumn:
-    r"""Words hashed into a fixed number of features, weighted by how rare they are, each row of length one.
+    r"""Words weighted by how rare they are, each row of length one, reduced to the directions that vary most.
 
-    .. math:: x_b = \Big(1 + \ln\frac{1+n}{1+n_b}\Big) \sum_{t : h(t) = b} s(t)\,(1 + \ln c_t)
+    .. math:: x_t = (1 + \ln c_t) \Big(1 + \ln\frac{1+n}{1+n_t}\Big)
 
-    with :math:`c_t` the count of word t in the cell, h(t) its feature and s(t) = ±1 its sign (both from a hash that is
-    the same on every machine), and :math:`n_b` the number of the n training cells that have a word in feature b.
+    with :math:`c_t` the count of word t in the cell and :math:`n_t` the number of the n training cells that have it;
+    the vector of a cell is divided by its length. What is written are its products with the first right singular
+    vectors of the training cells (latent semantic analysis), scaled so that a feature has mean square one in
+    training. Where there are fewer words than features, the words themselves are the features.
     """
 
     kind: ClassVar[str] = "text"
     name: str
+    words: tuple[str, ...]
     rarity: tuple[float, ...]
+    components: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def fit(cls, name: str, cells: pl.Series, width: int, rows: int = 8192) -> TextColumn:
-        """From training cells, `rows` at a time."""
-        rows_with = np.zeros(width)
-        for start in range(0, len(cells), rows):
-            row, bucket, _ = _hashed_words(cells.slice(start, rows), width)
-            rows_with += np.bincount(np.unique(row * width + bucket) % width, minlength=width)
-        rarity = 1.0 + np.log((1.0 + len(cells)) / (1.0 + rows_with))
-        return cls(name=name, rarity=tuple(rarity.tolist()))
+    def fit(cls, name: str, cells: pl.Series, width: int) -> TextColumn:
+        """From training cells: the most frequent words of at most some thousand cells, and so many features."""
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        texts = _texts(cells.gather_every(max(1, -(-len(cells) // _TEXTS_FITTED))))
+        try:
+            counter = CountVectorizer(token_pattern=_WORD, max_features=_MOST_WORDS).fit(texts)
+        except ValueError:  # not a single word
+            return cls(name=name, words=(), rarity=(), components=())
+        words = tuple(map(str, counter.get_feature_names_out()))
+        counts = counter.transform(texts)
+        rarity = 1.0 + np.log((1.0 + len(texts)) / (1.0 + np.bincount(counts.indices, minlength=len(words))))
+        weighted = _weighted(counts, rarity)
+        if len(words) <= width:
+            components: Array = np.eye(len(words))
+        else:
+            components = np.asarray(TruncatedSVD(width, n_iter=4, random_state=0).fit(weighted).components_)
+        size = np.sqrt(np.mean(np.square(weighted @ components.T)))
+        components = np.round(components / max(size, 1e-12), 6)
+        return cls(
+            name=name, words=words, rarity=tuple(rarity.tolist()), components=tuple(map(tuple, components.tolist()))
+        )
 
     @property
     def features(self) -> tuple[str, ...]:
         """A name for each feature."""
-        return tuple(f"{self.name}: words {bucket}" for bucket in range(len(self.rarity)))
+        return tuple(f"{self.name}: topic {k}" for k in range(1, len(self.components) + 1))
 
     def check(self, cells: pl.Series) -> None:
         """Any cell is text."""
 
     def fill(self, cells: pl.Series, out: Array) -> None:
         """Write the features of these cells."""
-        width = len(self.rarity)
-        row, bucket, amount = _hashed_words(cells, width)
-        dense = np.bincount(row * width + bucket, weights=amount, minlength=len(cells) * width).reshape(-1, width)
-        dense *= np.asarray(self.rarity)
-        length = np.sqrt((dense**2).sum(axis=1, keepdims=True))
-        out[:] = dense / np.where(length > 0, length, 1.0)
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        if not self.words:
+            return
+        counts = CountVectorizer(token_pattern=_WORD, vocabulary=self.words).transform(_texts(cells))
+        out[:] = _weighted(counts, np.asarray(self.rarity)) @ np.asarray(self.components).T
 
 
 AnyColumn = NumberColumn | BooleanColumn | CategoryColumn | DateColumn | TextColumn
@@ -276,9 +296,11 @@ def from_dict(saved: Mapping[str, Any]) -> AnyColumn:
     fields = dict(saved)
     kind = _KINDS[fields.pop("kind")]
     if "scale" in fields:
-        fields["scale"] = Scale(**fields["scale"])
+        fields["scale"] = StandardScaling(**fields["scale"])
     if "scales" in fields:
-        fields["scales"] = tuple(Scale(**scale) for scale in fields["scales"])
+        fields["scales"] = tuple(StandardScaling(**scale) for scale in fields["scales"])
+    if "components" in fields:
+        fields["components"] = tuple(map(tuple, fields["components"]))
     arguments: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
     }
@@ -317,27 +339,14 @@ def _date_parts(cells: pl.Series, pattern: str | None) -> list[Array]:
     return [_floats(part.cast(pl.Float64)) for part in parts]
 
 
-def _hashed_words(cells: pl.Series, width: int) -> tuple[Array, Array, Array]:
-    """For each different word of each cell: the row, the feature, and the signed, damped count."""
-    tokens = values.words(cells).fill_null("").str.to_lowercase().str.extract_all(r"\w+")
-    lengths = tokens.list.len().to_numpy()
-    if not lengths.sum():
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    flat = tokens.filter(pl.Series(lengths > 0)).explode()
-    pairs = pl.DataFrame({"row": np.repeat(np.arange(len(lengths)), lengths), "word": flat})
-    # In order of appearance, so that words that share a feature are always added up in the same order.
-    counted = pairs.group_by(["row", "word"], maintain_order=True).len("count")
-    different = counted.get_column("word").unique()
-    hashes = counted.get_column("word").replace_strict(
-        different, [_stable_hash(word) for word in different], return_dtype=pl.UInt64
-    )
-    keys = hashes.to_numpy()
-    sign = np.where(keys >> np.uint64(63), -1.0, 1.0)
-    amount = sign * (1.0 + np.log(counted.get_column("count").to_numpy().astype(np.float64)))
-    return counted.get_column("row").to_numpy(), (keys % np.uint64(width)).astype(np.int64), amount
+def _texts(cells: pl.Series) -> list[str]:
+    return values.words(cells).fill_null("").to_list()
 
 
-@functools.lru_cache(maxsize=1 << 17)
-def _stable_hash(word: str) -> int:
-    """Unlike Python's own hash, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+def _weighted(counts: Any, rarity: Array) -> Any:
+    """Counts of words, a sparse matrix, damped, weighted by rarity and divided by the length of each row."""
+    weighted = counts.astype(np.float64)
+    weighted.data = (1.0 + np.log(weighted.data)) * rarity[weighted.indices]
+    length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1))
+    weighted.data /= np.repeat(np.where(length > 0, length, 1.0), np.diff(weighted.indptr))
+    return weighted

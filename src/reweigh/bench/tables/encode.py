@@ -12,12 +12,12 @@ import polars as pl
 from reweigh import _validate as validate
 from reweigh.bench.tables import columns as kinds
 from reweigh.bench.tables import values
-from reweigh.bench.tables.columns import AnyColumn, Array, CategoryColumn, Scale
+from reweigh.bench.tables.columns import AnyColumn, Array, CategoryColumn, StandardScaling
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
 from reweigh.bench.tables.schema import ColumnSchema, Schema, class_indices
 
 #: Raised by one whenever the meaning of a saved encoder changes.
-FORMAT = 1
+FORMAT = 2
 
 #: Rows encoded at a time: enough for NumPy to be busy, few enough that wide text stays small.
 _PIECE = 8192
@@ -75,8 +75,8 @@ class TableEncoder:
     """Turns a table into a float32 matrix, as learnt from training rows.
 
     Numbers are filled with the median and standardised, categories become one feature for each frequent level and one
-    for all others, truth values 0 and 1, dates year, month, weekday and seconds, free text hashed words weighted by
-    rarity. Columns with gaps in training get a feature for that. No other row is used.
+    for all others, truth values 0 and 1, dates year, month, weekday and seconds, free text the main directions of
+    its words, weighted by rarity. Columns with gaps in training get a feature for that. No other row is used.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class TableEncoder:
         rows: Array | None = None,
         *,
         levels: int = 32,
-        words: int = 256,
+        words: int = 64,
         memory: int = 800_000_000,
     ) -> TableEncoder:
         """An encoder from training rows.
@@ -149,7 +149,7 @@ class TableEncoder:
             if isinstance(column, CategoryColumn):
                 fitted[name] = CategoryColumn(name=name, levels=column.levels[:levels], indicator=column.indicator)
         for name in texts:
-            fitted[name] = kinds.TextColumn.fit(name, cells(name), words, _PIECE)
+            fitted[name] = kinds.TextColumn.fit(name, cells(name), words)
         return cls(
             columns=tuple(fitted[column.name] for column in schema.features),
             target=_fit_target(schema, cells(schema.target)),
@@ -278,7 +278,7 @@ def _fit(column: ColumnSchema, cells: pl.Series, levels: int) -> AnyColumn:
 def _fit_target(schema: Schema, cells: pl.Series) -> ClassTarget | NumberTarget:
     if schema.task != "regression":
         return ClassTarget(name=schema.target, classes=schema.classes)
-    scale = Scale.fit(values.numbers(cells).drop_nulls().to_numpy())
+    scale = StandardScaling.fit(values.numbers(cells).drop_nulls().to_numpy())
     return NumberTarget(name=schema.target, mean=scale.mean, deviation=scale.deviation)
 
 

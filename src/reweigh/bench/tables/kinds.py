@@ -16,6 +16,8 @@ MOSTLY = 0.95
 _UNIQUE = 0.95
 #: Below this many cells "all different" and "ascending" may be chance.
 _ENOUGH = 20
+#: Among this many amounts some would be equal.
+_ENOUGH_TO_REPEAT = 100
 #: Words per cell, and share of different cells, from which strings are prose rather than names.
 _PROSE_WORDS, _PROSE_DISTINCT = 4.0, 0.2
 
@@ -55,20 +57,27 @@ def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) 
     if cells.dtype.is_temporal():
         return "date", missing, None
     if cells.dtype.is_numeric():
-        return _number_kind(cells, distinct), missing, None
+        return _number_kind(cells, distinct, notes), missing, None
     return _text_kind(cells, distinct, notes)
 
 
-def _number_kind(cells: pl.Series, distinct: int) -> Kind:
+def _number_kind(cells: pl.Series, distinct: int, notes: list[str]) -> Kind:
     if distinct == 2 and bool(((cells == 0) | (cells == 1)).all()):
         return "boolean"
-    return "id" if cells.dtype.is_integer() and _counts_up(cells, distinct) else "number"
+    own = cells.dtype.is_integer() and len(cells) >= _ENOUGH and distinct == len(cells)
+    if own and _counts_up(cells):
+        return "id"
+    if own and len(cells) >= _ENOUGH_TO_REPEAT:
+        name = quoted(cells.name)
+        notes.append(
+            f"{name} has another whole number in every row and is treated as a number. If it is an id, leave it out: "
+            f"`--drop {name}`."
+        )
+    return "number"
 
 
-def _counts_up(cells: pl.Series, distinct: int) -> bool:
-    """Whether whole numbers only number the rows: none twice, in order, and without large gaps."""
-    if len(cells) < _ENOUGH or distinct < len(cells) or cells.null_count():
-        return False
+def _counts_up(cells: pl.Series) -> bool:
+    """Whether whole numbers, none of them twice, only number the rows: in order, and without large gaps."""
     ordered = cells.is_sorted() or cells.is_sorted(descending=True)
     low, high = cells.min(), cells.max()
     assert isinstance(low, int)
@@ -95,9 +104,7 @@ def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind,
     if patterns:
         return "date", _note_dates(cells, patterns, notes), patterns[0]
     if _is_prose(cells, distinct, filled):
-        notes.append(
-            f"{name} is treated as free text and read word by word; `--categorical {name}` makes each cell one name."
-        )
+        notes.append(f"{name} is treated as free text; `--categorical {name}` makes each cell one name.")
         return "text", cells.null_count(), None
     if filled >= _ENOUGH and distinct >= _UNIQUE * filled:
         return "id", cells.null_count(), None

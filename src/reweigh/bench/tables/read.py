@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from reweigh.bench import limits
-from reweigh.bench.tables import values
+from reweigh.bench.tables import arrow_stream, values
 from reweigh.bench.tables.errors import TableError, listed, quoted
 
 #: Fewer rows than this cannot be split into training, validation and test parts that mean anything.
@@ -22,7 +23,12 @@ LEAST_ROWS = 20
 
 Format = Literal["text", "json", "parquet", "arrow", "arrow stream"]
 
-_SEPARATORS = (",", ";", "\t")
+#: Reads what a column holds.
+Cleaning = Callable[[pl.Series], pl.Series]
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+#: What text that is not UTF-8 may be.
+_ENCODINGS = {"cp1252": "Windows-1252", "latin-1": "Latin-1"}
 #: Columns compress better than text: so much may Parquet and Arrow files grow, and so many bytes has a cell at least.
 _COLUMNAR_TIMES, _COLUMNAR_LEAST, _CELL = 200, 1 << 30, 8
 #: Bytes of raw columns that are read at once.
@@ -43,7 +49,12 @@ _FOREIGN = {
 
 
 def read(
-    path: str | Path, *, skip: Collection[str] = (), least: int = LEAST_ROWS, target: str | None = None
+    path: str | Path,
+    *,
+    skip: Collection[str] = (),
+    least: int = LEAST_ROWS,
+    target: str | None = None,
+    notes: list[str] | None = None,
 ) -> pl.DataFrame:
     r"""A table from a file, in which missing is always null.
 
@@ -58,6 +69,8 @@ def read(
         Rows the table must have: `LEAST_ROWS` for training, 1 for prediction.
     target
         The column to predict: if it holds words, "None" and "NA" are classes like others, and not missing.
+    notes
+        Takes a sentence for everything that was guessed or changed: separator, encoding, infinite numbers.
 
     Returns
     -------
@@ -81,11 +94,15 @@ def read(
     """
     path = Path(path)
     kind = _format(path)
+    notes = [] if notes is None else notes
+    clean = functools.partial(_cleaned, target=target, notes=notes)
     try:
         if kind == "json":
-            frame = _read_json(path, skip, target)
+            frame = _read_json(path, skip, clean, notes)
+        elif kind == "text":
+            frame = _read_text(path, skip, target, clean, notes)
         else:
-            frame = _read_text(path, skip, target) if kind == "text" else _read_columns(path, kind, skip, target)
+            frame = _read_columns(path, kind, skip, clean)
     except MemoryError:
         raise TableError(f"{path} does not fit into memory. Save it as Parquet, or take fewer rows.") from None
     if frame.width == 0:
@@ -122,9 +139,9 @@ def _format(path: Path) -> Format:
     return "json" if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[{", b"[\n", b"[ ")) else "text"
 
 
-def _read_json(path: Path, skip: Collection[str], target: str | None) -> pl.DataFrame:
+def _read_json(path: Path, skip: Collection[str], clean: Cleaning, notes: list[str]) -> pl.DataFrame:
     """A record per line, or a list of records; numbers and words as they are written."""
-    content = _as_utf8(path, _uncompressed(path))
+    content = _as_utf8(path, _uncompressed(path), notes)
     try:
         # All rows decide the type of a column, so that a late fraction or word does not end the reading.
         frame = pl.read_json(content) if content.startswith(b"[") else pl.read_ndjson(content, infer_schema_length=None)
@@ -133,12 +150,16 @@ def _read_json(path: Path, skip: Collection[str], target: str | None) -> pl.Data
         raise TableError(
             f"{path} cannot be read as JSON ({details}). Write one record per line, or a list of records."
         ) from None
-    return values.table(_cleaned(column, target) for column in frame if column.name not in skip)
+    return values.table(clean(column) for column in frame if column.name not in skip)
 
 
-def _cleaned(column: pl.Series, target: str | None) -> pl.Series:
+def _cleaned(column: pl.Series, *, target: str | None, notes: list[str]) -> pl.Series:
     """A column cleaned; the words of a target stay what they are."""
     cleaned = values.clean(column)
+    infinite = int(column.is_infinite().sum()) if column.dtype.is_float() else 0
+    if infinite:
+        cells = "1 cell is" if infinite == 1 else f"{infinite} cells are"
+        notes.append(f"{cells} infinite in {quoted(column.name)} and count as missing; leave such cells empty.")
     return values.clean(column, names=True) if column.name == target and _has_words(cleaned) else cleaned
 
 
@@ -147,42 +168,54 @@ def _has_words(cells: pl.Series) -> bool:
     return values.is_text(cells) and (not len(filled) or values.numbers(filled).null_count() > len(filled) / 2)
 
 
-def _read_columns(path: Path, kind: Format, skip: Collection[str], target: str | None) -> pl.DataFrame:
+def _read_columns(path: Path, kind: Format, skip: Collection[str], clean: Cleaning) -> pl.DataFrame:
     """Parquet and Arrow, a few columns at a time: beside the table only those are ever in memory raw."""
     try:
+        most = limits.most_unpacked(path.stat().st_size, times=_COLUMNAR_TIMES, least=_COLUMNAR_LEAST)
         if kind == "arrow stream":
+            if arrow_stream.unpacked_size(path, cell=_CELL) > most:
+                raise TableError(str(limits.too_large(path, path.stat().st_size, most)))
             whole = pl.read_ipc_stream(path)
-            return values.table(_cleaned(column, target) for column in whole if column.name not in skip)
+            return values.table(_checked(column, path, most, clean) for column in whole if column.name not in skip)
         lazy = pl.scan_parquet(path, glob=False) if kind == "parquet" else pl.scan_ipc(path)
         names = lazy.collect_schema().names()
         # By position: a name may be "*" or look like a pattern, which polars would follow.
         wanted = [position for position, name in enumerate(names) if name not in skip]
-        most = limits.most_unpacked(path.stat().st_size, times=_COLUMNAR_TIMES, least=_COLUMNAR_LEAST)
         # One value repeated a billion times is a few bytes in such a file: count before anything is unpacked.
         height: int = lazy.select(pl.len()).collect().item()
         if height * len(wanted) * _CELL > most:
-            raise TableError(str(limits.too_large(path, most)))
+            raise TableError(str(limits.too_large(path, path.stat().st_size, most)))
         # Each look at a file of thousands of columns reads what it says of all of them: take many at a time.
         at_once = max(1, _AT_ONCE // (_CELL * max(height, 1)))
         blocks = (wanted[start : start + at_once] for start in range(0, len(wanted), at_once))
         return values.table(
-            _checked(column, path, most, target) for block in blocks for column in lazy.select(pl.nth(block)).collect()
+            _checked(column, path, most, clean) for block in blocks for column in lazy.select(pl.nth(block)).collect()
         )
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except TableError:
+        raise
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         details = " ".join(str(error).split())[:100]
         raise TableError(f"{path} is damaged ({details}). Save or download it again.") from None
 
 
-def _checked(column: pl.Series, path: Path, most: int, target: str | None) -> pl.Series:
+def _checked(column: pl.Series, path: Path, most: int, clean: Cleaning) -> pl.Series:
     """A column cleaned, unless its cells share one long text, which cleaning would write out for each of them."""
     if values.is_text(column) and (column.str.len_bytes().sum() or 0) > most:
-        raise TableError(str(limits.too_large(path, most)))
-    return _cleaned(column, target)
+        raise TableError(str(limits.too_large(path, path.stat().st_size, most)))
+    return clean(column)
 
 
-def _read_text(path: Path, skip: Collection[str], target: str | None) -> pl.DataFrame:
-    content = _as_utf8(path, _uncompressed(path))
-    separator = "\t" if ".tsv" in path.suffixes or ".tab" in path.suffixes else _separator(content)
+def _read_text(
+    path: Path, skip: Collection[str], target: str | None, clean: Cleaning, notes: list[str]
+) -> pl.DataFrame:
+    content = _as_utf8(path, _uncompressed(path), notes)
+    named = ".tsv" in path.suffixes or ".tab" in path.suffixes
+    separator = "\t" if named else _separator(content)
+    if separator != "," and not named:
+        commas = ", and a comma in a number is a decimal comma" if separator == ";" else ""
+        notes.append(
+            f"Separator guessed from the first lines of {path.name}: cells end at {_SEPARATORS[separator]}{commas}."
+        )
     names, rows, blank = _scan(path, content, separator)
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -199,7 +232,7 @@ def _read_text(path: Path, skip: Collection[str], target: str | None) -> pl.Data
     if blank:
         frame = frame.filter(pl.Series(~np.isin(np.arange(frame.height), blank)))
     columns = [column.rename(name) for column, name in zip(frame, names, strict=True) if name not in skip]
-    return values.table(_typed(_cleaned(column, target), decimal_comma=separator == ";") for column in columns)
+    return values.table(_typed(clean(column), decimal_comma=separator == ";") for column in columns)
 
 
 def _uncompressed(path: Path) -> bytes:
@@ -216,7 +249,7 @@ def _uncompressed(path: Path) -> bytes:
     return content
 
 
-def _as_utf8(path: Path, content: bytes) -> bytes:
+def _as_utf8(path: Path, content: bytes, notes: list[str]) -> bytes:
     """The text of a file as UTF-8 without a byte-order mark; a file that is not text is rejected."""
     for magic, what in _FOREIGN.items():
         if content.startswith(magic):
@@ -233,12 +266,18 @@ def _as_utf8(path: Path, content: bytes) -> bytes:
     content = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
     if not content.strip():
         raise TableError(f"{path} holds nothing but white space. Save or download it again.")
-    for encoding in ("utf-8", "cp1252", "latin-1"):
+    for encoding in ("utf-8", *_ENCODINGS):
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        return content if encoding == "utf-8" else text.encode()
+        if encoding == "utf-8":
+            return content
+        notes.append(
+            f"Encoding guessed: {path.name} is not UTF-8 and is read as {_ENCODINGS[encoding]}. If letters look wrong, "
+            "save it as UTF-8."
+        )
+        return text.encode()
     raise AssertionError("every byte is a Latin-1 character")
 
 

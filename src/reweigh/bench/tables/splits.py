@@ -126,6 +126,11 @@ def folds(frame: pl.DataFrame, schema: Schema, *, seed: int, count: int) -> Arra
     return draws.grouped_folds(dealer.groups, count, rng) if len(np.unique(dealer.groups)) >= 2 * count else None
 
 
+def keeps_groups_whole(frame: pl.DataFrame, schema: Schema) -> bool:
+    """Whether a split puts no group on two sides: they are many or small, such as patients or shops."""
+    return schema.group is not None and _keeps_whole(_group_indices(frame, schema.group), None)
+
+
 def append(frame: pl.DataFrame, test: pl.DataFrame, schema: Schema | None = None) -> tuple[pl.DataFrame, Array]:
     """A table with the rows of a test table below it, and which rows those are.
 

@@ -143,7 +143,13 @@ def _note_balance(classes: Sequence[str], counts: Sequence[int], notes: list[str
     shares = ", ".join(f"{quoted(label)} {100 * count / total:.3g} %" for count, label in common[:4])
     rest = f" and {len(common) - 4} more" if len(common) > 4 else ""
     notes.append(f"Class balance: {shares}{rest}.")
-    rare = [label for count, label in common if count < _RARE]
+    single = [label for count, label in common if count == 1]
+    if single:
+        notes.append(
+            f"{'Class' if len(single) == 1 else 'Classes'} {listed(single)} with one row: it can be trained on or "
+            "tested on, not both. Join it with another class, or drop the row."
+        )
+    rare = [label for count, label in common if 1 < count < _RARE]
     if rare:
         notes.append(
             f"{'Class' if len(rare) == 1 else 'Classes'} {listed(rare)} with fewer than {_RARE} rows: the results for "

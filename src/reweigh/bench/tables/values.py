@@ -129,7 +129,7 @@ def words(series: pl.Series) -> pl.Series:
         as_whole = (whole.cast(pl.Float64) == series).fill_null(False)
         return whole.cast(pl.String).zip_with(as_whole, series.cast(pl.String))
     if series.dtype == pl.String:
-        return clean(series, names=True)  # what means "missing" was told apart when the table was read
+        return clean(series, names=True)  # what means "missing" was decided when the table was read
     if is_unusable(series):
         return pl.Series(series.name, [None] * len(series), dtype=pl.String)
     return series.cast(pl.String)

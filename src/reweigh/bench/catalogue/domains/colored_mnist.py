@@ -9,6 +9,7 @@ from reweigh.bench.catalogue.domains import Domain
 from reweigh.bench.catalogue.domains._turned import dealt, shrunk
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.catalogue.images.mnist import CARD as MNIST
+from reweigh.bench.draws import coloured
 from reweigh.bench.draws.seeds import Seeds
 
 CARD = DataCard(
@@ -46,9 +47,9 @@ def _coloured(images: Array, digits: Array, share: float) -> Domain:
     rng = Seeds(0).numpy(f"colours, {share}")
     label = (digits < 5) ^ (rng.random(len(digits)) < NOISE)
     colour = label ^ (rng.random(len(digits)) < share)
-    x = np.stack([images, images], -1)
-    x[np.arange(len(x)), ..., 1 - colour.astype(int)] = 0
     # Named as DomainBed does: the agreement of colour and label, up to which way round it is.
     return Domain(
-        name=f"{'+' if share < 0.5 else '-'}{abs(1 - 2 * share) / 2 + 0.5:.0%}", x=x, y=label.astype(np.int64)
+        name=f"{'+' if share < 0.5 else '-'}{abs(1 - 2 * share) / 2 + 0.5:.0%}",
+        x=coloured(images, colour),
+        y=label.astype(np.int64),
     )

@@ -41,7 +41,7 @@ class Dataset(Loaded):
     Parameters
     ----------
     x_train, x_test
-        Images as uint8 in NHWC order (one channel included).
+        Images as uint8 in NHWC order (one channel included), or vectors of float32 that were made of them.
     y_train, y_test
         Labels from 0 to C-1, int64.
     classes

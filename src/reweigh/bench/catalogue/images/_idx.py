@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,8 +57,7 @@ def arrays(contents: Mapping[str, bytes], classes: tuple[str, ...]) -> Arrays:
 def decode(content: bytes, what: str) -> Array:
     """An idx file of unsigned bytes: two zeros, the type, the number of axes, their lengths, the values."""
     if content[:2] == b"\x1f\x8b":
-        with gzip.open(io.BytesIO(content)) as file:
-            content = limits.read_at_most(file, limits.most_unpacked(len(content)), Path(what))
+        content = limits.gunzipped(content, what)
     if content[:3] != b"\x00\x00\x08" or len(content) < 4:
         raise UserError(f"{what}: not an idx file of unsigned bytes (it starts with {content[:4].hex(' ')}).")
     axes = content[3]

@@ -1,13 +1,13 @@
 """Your own images: one subfolder per class, scaled to one size.
 
-`image_folder:folder=flowers,size=64` reads `DATA_ROOT/flowers/train/<class>/*` and `DATA_ROOT/flowers/test/<class>/*`,
-or `DATA_ROOT/flowers/<class>/*` with one fixed stratified 80/20 split.
+`image_folder:folder=flowers,size=64` reads `DATA_ROOT/flowers/train/<class>/*` and `DATA_ROOT/flowers/test/<class>/*`
+(or `val/`), or `DATA_ROOT/flowers/<class>/*` with one fixed stratified 80/20 split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ CARD = DataCard(
 )
 #: Pixels of an image: at most so many, and beyond an eighth of that at most so many for each byte of its file.
 _MOST_PIXELS, _PIXELS_PER_BYTE = 80_000_000, 200
+#: Folders of images to test on: the first that is there. The images of the others are trained on.
+_HELD_OUT = ("test", "val", "valid", "validation")
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 
 
@@ -50,37 +52,93 @@ def find(root: Path, folder: Any = "images", size: int = 32, grey: bool = False)
     base = (root / folder).resolve()
     if not base.is_relative_to(root.resolve()):
         raise UserError(f"`folder` must lie under the data root {root}, got {folder!r}. Change the root instead.")
-    parts = [base / "train", base / "test"]
-    folders = parts if all(part.is_dir() for part in parts) else [base]
+    divided = [base / "train", *(base / name for name in _HELD_OUT)]
+    folders = [part for part in divided if part.is_dir()]
+    if divided[0] not in folders or len(folders) == 1:
+        folders = [base]
     return {str(path.relative_to(base)): path for place in folders for path in _images(place)}
+
+
+def parts(names: Iterable[str]) -> dict[str, bool]:
+    """The parts that a folder is divided into, and whether each is tested on; empty where it holds the classes itself.
+
+    It is divided if it has `train/` and one of `test/`, `val/`, `valid/` and `validation/`. Where there are several of
+    these, one is tested on, and the others are more images to train on: validation images are drawn from them.
+
+    Examples
+    --------
+    >>> parts(["train/cat/1.png", "val/cat/2.png"]), parts(["cat/1.png", "dog/2.png"])
+    ({'train': False, 'val': True}, {})
+    """
+    present = {PurePath(name).parts[0] for name in names if len(PurePath(name).parts) > 2}
+    held_out = [name for name in _HELD_OUT if name in present]
+    return {"train": False, **{name: name == held_out[0] for name in held_out}} if held_out else {}
+
+
+def held_out(names: Sequence[str]) -> Array | None:
+    """Which images lie in the part to test on, by their paths below the folder; None where it is not divided."""
+    divided = parts(names)
+    return np.array([divided[PurePath(name).parts[0]] for name in names]) if divided else None
 
 
 def read(files: Mapping[str, Path], folder: Any = "images", size: int = 32, grey: bool = False) -> Arrays:
     """The images, scaled, with the names of their folders as classes."""
     paths = list(files.values())
     x, y, classes = labelled(paths, size, grey)
-    # Images lie in .../train/<class>/ and .../test/<class>/, or in .../<class>/ alone.
-    part = np.array([path.parent.parent.name for path in paths])
-    if set(part) == {"train", "test"}:
-        train, test = np.flatnonzero(part == "train"), np.flatnonzero(part == "test")
-    else:
-        train, test = fixed_split(y, 0.2)
+    tested = held_out(list(files))
+    train, test = fixed_split(y, 0.2) if tested is None else (np.flatnonzero(~tested), np.flatnonzero(tested))
     return Arrays(x[train], y[train], x[test], y[test], classes)
 
 
 def labelled(files: Sequence[Path], size: int, grey: bool) -> tuple[Array, Array, tuple[str, ...]]:
-    """The images of files, the class of each, and the names of the classes: those of the folders they lie in."""
+    """The images of files, the class of each, and the names of the classes."""
+    y, classes = labels(files)
+    return pixels(files, size, grey), y, classes
+
+
+def labels(files: Sequence[Path]) -> tuple[Array, tuple[str, ...]]:
+    """The class of each file, and the names of the classes: those of the folders they lie in."""
     classes = tuple(sorted({path.parent.name for path in files}))
     if len(classes) < 2:
         raise UserError(f"`folder` must hold a subfolder for each of at least two classes, got {list(classes)}.")
     label = {name: number for number, name in enumerate(classes)}
-    y = np.array([label[path.parent.name] for path in files], np.int64)
-    return pixels(files, size, grey), y, classes
+    return np.array([label[path.parent.name] for path in files], np.int64), classes
 
 
 def pixels(files: Sequence[Path], size: int, grey: bool) -> Array:
     """The images of files, scaled: uint8, NHWC."""
     return np.stack([_pixels(path, size, grey) for path in files])
+
+
+def readable(files: Sequence[Path], size: int, grey: bool) -> tuple[Array, list[Path], list[str]]:
+    """The images that can be read, scaled, their files, and for each of the others why it cannot.
+
+    Raises
+    ------
+    UserError
+        If that is more than half of them: then something else is wrong than single files.
+    """
+    images: list[Array] = []
+    kept: list[Path] = []
+    reasons: list[str] = []
+    for path in files:
+        try:
+            images.append(_pixels(path, size, grey))
+        except UserError as error:
+            reasons.append(str(error))
+            continue
+        kept.append(path)
+    if len(reasons) > len(files) / 2:
+        raise UserError(f"{len(reasons)} of {len(files)} images cannot be used, the first because {reasons[0]}")
+    return np.stack(images), kept, reasons
+
+
+def skipped(reasons: Sequence[str]) -> list[str]:
+    """A note on images that were left out, if any were."""
+    if not reasons:
+        return []
+    images = "1 image is skipped" if len(reasons) == 1 else f"{len(reasons)} images are skipped, the first"
+    return [f"{images} because {reasons[0]}"]
 
 
 def images_below(folder: Path) -> list[Path]:

@@ -5,13 +5,13 @@ Many classes and few examples of each, as CIFAR-100 has; 28 x 28 grey sketches, 
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from reweigh.bench import limits
 from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.card import Array, DataCard, Package
 from reweigh.bench.catalogue.images import Arrays
@@ -61,14 +61,15 @@ def read_package(path: Path) -> Arrays:
 def _arrays(contents: dict[str, bytes]) -> Arrays:
     """Classes in the order of their names, and one fixed 80/20 split of each."""
     classes = tuple(sorted(contents))
-    images = [_drawings(contents[name]) for name in classes]
+    images = [_drawings(name, contents[name]) for name in classes]
     x = np.concatenate(images)
     y = np.repeat(np.arange(len(classes)), [len(part) for part in images]).astype(np.int64)
     train, test = fixed_split(y, 0.2)
     return Arrays(x[train], y[train], x[test], y[test], classes)
 
 
-def _drawings(content: bytes) -> Array:
-    rows = [json.loads(line) for line in gzip.decompress(content).splitlines() if line.strip()]
+def _drawings(name: str, content: bytes) -> Array:
+    unpacked = limits.gunzipped(content, f"{name}{_SUFFIX}")
+    rows = [json.loads(line) for line in unpacked.splitlines() if line.strip()]
     # Given to three decimals; a byte keeps them to within 0.002.
     return np.rint(np.array(rows, np.float64) * 255).astype(np.uint8).reshape(-1, 28, 28, 1)

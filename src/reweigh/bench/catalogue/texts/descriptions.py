@@ -17,11 +17,16 @@ CARD = DataCard(
 )
 
 
-def read(labels: bool = False) -> Corpus | Labelled:
-    """The descriptions in the order of their names or, with `labels`, the lines of the longest and whose they are."""
+def read(labels: bool = False, capitals: bool = False) -> Corpus | Labelled:
+    """The descriptions in the order of their names or, with `labels`, the lines of the longest and whose they are.
+
+    With `capitals` they have no small letters: another domain, for trying out what becomes of a model that changes its.
+    """
     folder = resources.files("sklearn.datasets.descr")
     entries = sorted((one for one in folder.iterdir() if one.name.endswith(".rst")), key=lambda one: one.name)
     documents = [entry.read_text(encoding="utf-8") for entry in entries]
+    if capitals:
+        documents = [document.upper() for document in documents]
     return _lines(sorted(documents, key=len)[-4:]) if labels else Corpus(documents)
 
 
