@@ -89,9 +89,9 @@ def test_processes_take_turns():
 def test_data_that_do_not_fit_are_streamed(monkeypatch):
     data = torch.arange(60.0).view(20, 3)
     there = torch.device("second")
-    resident = devices.Rows(data, there)
+    resident = devices.DeviceRows(data, there)
     monkeypatch.setattr(devices, "free_memory", lambda device: 2 * data.nbytes)  # data may take 0.4 of it
-    streamed = devices.Rows(data, there)
+    streamed = devices.DeviceRows(data, there)
     assert resident.resident
     assert not streamed.resident
     rows = torch.tensor([7, 0, 7])

@@ -106,6 +106,8 @@ def test_a_class_that_always_gains_is_no_certainty():
     [
         (np.ones((2, 3)), np.ones((2, 4)), None, "same rounds and rows"),
         (np.ones((2, 3)), np.full((2, 3), np.inf), None, "finite"),
+        (np.ones((2, 3)), np.array([[1.0, 1.0, 1.0], [1.0, 1.0, np.inf]]), None, "finite"),
+        (np.array([[1.0, 1.0, 1.0], [1.0, -np.inf, 1.0]]), np.ones((2, 3)), None, "finite"),
         (np.ones((2, 3)), np.ones((2, 3)), np.zeros(2), "one entry per row"),
         (np.full((2, 3), np.nan), np.ones((2, 3)), None, "no row has been tested"),
     ],

@@ -161,11 +161,6 @@ def test_the_last_epoch_counts_unless_the_protocol_stops_early(tmp_path):
         assert plan.choose(asked, tuning, tmp_path)["a", "mean"].lr == tuning[index].settings["lr"]
 
 
-def test_a_column_cannot_set_what_the_recipe_does_not_have():
-    with pytest.raises(ValueError, match="nonsense"):
-        QUESTION.column_settings(Column(name="x", settings={"nonsense": 1}))
-
-
 def test_a_column_may_have_fewer_rows_seeds_and_trials(tmp_path):
     small = Column(name="small", settings={}, methods=("mean", "rgd"), seeds=1, trials=1)
     table = dataclasses.replace(TABLE, columns=(TABLE.columns[0], small), seeds=3, trials=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,8 @@ from synthetic_runs import make_table
 
 from reweigh.bench.lab import experiment, plan, questions
 from reweigh.bench.lab import recipe as recipes
+from reweigh.bench.lab.table import Column, Row
+from reweigh.bench.recipes import longtail
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -21,6 +24,18 @@ def test_every_question_comes_back_as_it_was(tmp_path, name, preset):
     assert stored.question == question
     assert stored.runs == tuple(dict.fromkeys(spec.id for spec in specs))
     assert [spec.id for spec in plan.tuning(stored.question)] == [spec.id for spec in specs]
+
+
+def test_columns_and_rows_set_only_what_the_recipe_has(monkeypatch):
+    column, row = Column(name="x", settings={"nonsense": 1}), Row(method="mean", settings={"nonsense": 1})
+    whole = longtail.table("smoke")
+    for broken in (
+        dataclasses.replace(whole, columns=(column,)),
+        dataclasses.replace(whole, rows={"y": row}),
+    ):
+        monkeypatch.setattr(longtail, "table", lambda preset, table=broken: table)
+        with pytest.raises(ValueError, match="nonsense"):
+            experiment.question("longtail", experiment.Options(preset="smoke"))
 
 
 def test_a_question_is_stored_once_and_forgets_no_run(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench.lab.runs import Run, Spec, Writer
+from reweigh.bench.lab.runs import Run, RunWriter, Spec
 from reweigh.bench.recipes import imagenet
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.driver import Driver
@@ -48,7 +48,7 @@ def train(folder: Path, text: str, scale: Any = None, **changes: Any) -> list[di
             for record in imagenet.train(settings, method(text), 0, writer, scale):
                 writer.record(record)
     else:
-        for _ in imagenet.train(settings, method(text), 0, Writer(run), scale):
+        for _ in imagenet.train(settings, method(text), 0, RunWriter(run), scale):
             pass
     processes.barrier()
     return run.records()

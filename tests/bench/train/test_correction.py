@@ -12,14 +12,14 @@ from reweigh.bench.train.correction import corrected
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs.boosting import Boosting, takes
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Member, fit_many, group_key
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import method
 from reweigh.post import Prior
 from reweigh.torch.losses import CosineLinear
 
-TRAINING = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=2)
+TRAINING = OptimizerPlan(optimizer="adam", lr=0.01, batch_size=16, epochs=2)
 
 
 def make_task() -> Task:
@@ -54,7 +54,9 @@ def test_scores_are_those_of_corrected_logits(text, head, scale):
     task = program.task
     logits = scale * predict(program.module, task.x_test).double()
     counts = torch.bincount(task.y_train, minlength=3)
-    expected = (logits - (counts / counts.sum()).log()).argmax(1)
+    # The margin loss ends with weights by the inverse effective number; they are not corrected for again.
+    weights = (1 - 0.9999 ** counts.double()).reciprocal() if head == "cosine" else torch.ones(3)
+    expected = (logits - weights.log() - (counts / counts.sum()).log()).argmax(1)
     assert record["test/accuracy"] == pytest.approx((expected == task.y_test).double().mean().item())
     assert record["train/loss"] == plain["train/loss"]  # training is what it was
     assert record["test/loss"] != plain["test/loss"]
@@ -99,8 +101,8 @@ def test_many_at_once_are_corrected_each_by_its_own():
 
 def test_boosters_are_corrected():
     pytest.importorskip("lightgbm")
-    assert takes(method("rgd+prior"))
-    assert not takes(method("rgd+tau_norm"))
+    assert takes(method("rgd+prior"), "multiclass")
+    assert not takes(method("rgd+tau_norm"), "multiclass")
     task = make_task()
     records = []
     for text in ("mean", "mean+prior"):

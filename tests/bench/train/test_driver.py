@@ -11,7 +11,7 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Member, fit_many, group_key
 from reweigh.bench.train.task import Task
 from reweigh.method import method
@@ -53,10 +53,12 @@ def run_alone(tmp_path, text, training, seed, *, scale=None, dtype=torch.float32
 
 
 TRAININGS = [
-    Training(optimizer="sgd", lr=0.1, batch_size=16, epochs=3, schedule="cosine", nesterov=True, weight_decay=1e-3),
-    Training(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=16, epochs=2),
-    Training(optimizer="adam", lr=0.01, batch_size=25, epochs=3, weight_decay=1e-2),
-    Training(optimizer="adamw", lr=0.01, batch_size=16, epochs=3, schedule="steps", weight_decay=0.1, warmup=0.2),
+    OptimizerPlan(
+        optimizer="sgd", lr=0.1, batch_size=16, epochs=3, schedule="cosine", nesterov=True, weight_decay=1e-3
+    ),
+    OptimizerPlan(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=16, epochs=2),
+    OptimizerPlan(optimizer="adam", lr=0.01, batch_size=25, epochs=3, weight_decay=1e-2),
+    OptimizerPlan(optimizer="adamw", lr=0.01, batch_size=16, epochs=3, schedule="steps", weight_decay=0.1, warmup=0.2),
 ]
 
 
@@ -98,7 +100,7 @@ def test_a_group_trains_like_its_members_alone(tmp_path, texts, training):
 
 
 def test_a_hundred_steps_stay_together(tmp_path):
-    training = Training(optimizer="adam", lr=0.02, batch_size=12, epochs=20)
+    training = OptimizerPlan(optimizer="adam", lr=0.02, batch_size=12, epochs=20)
     _, alone = run_alone(tmp_path, "rgd:tau=3", training, 5, dtype=torch.float64)
     members = [
         Member(task=make_task(s, torch.float64), method=method(t), training=training, seeds=Seeds(s))
@@ -147,7 +149,7 @@ def test_what_may_run_together():
     ["rgd", "absgd", "rgd+sam", "importance", "hardness", "l2rw", "meta_weight_net", "fine_tune", "rgd+ema", "recover"],
 )
 def test_an_interrupted_training_ends_with_the_same_bits(tmp_path, text):
-    training = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
+    training = OptimizerPlan(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
     whole, records = run_alone(tmp_path / "whole", text, training, 7)
     run_alone(tmp_path / "broken", text, training, 7, records=2)  # killed after the second record
     resumed, rest = run_alone(tmp_path / "broken", text, training, 7)
@@ -158,7 +160,7 @@ def test_an_interrupted_training_ends_with_the_same_bits(tmp_path, text):
 
 
 def test_the_scale_control_multiplies_the_loss(tmp_path):
-    training = Training(optimizer="sgd", lr=0.05, momentum=0.0, batch_size=20, epochs=2)
+    training = OptimizerPlan(optimizer="sgd", lr=0.05, momentum=0.0, batch_size=20, epochs=2)
     steps = 6
     _, doubled = run_alone(tmp_path, "mean", training, 2, scale=np.full(steps, 2.0), dtype=torch.float64)
     # Without momentum a doubled loss is a doubled rate.
@@ -173,7 +175,7 @@ def test_the_scale_control_multiplies_the_loss(tmp_path):
 
 
 def test_paired_seeds_share_data_order_and_start(tmp_path):
-    training = Training(lr=1e-12, batch_size=16, epochs=1)  # nothing moves: only order and start are left
+    training = OptimizerPlan(lr=1e-12, batch_size=16, epochs=1)  # nothing moves: only order and start are left
     _, plain = run_alone(tmp_path, "mean", training, 9)
     _, ours = run_alone(tmp_path, "rgd", training, 9)
     assert plain[0]["train/loss"] == pytest.approx(ours[0]["train/loss"], rel=1e-6)

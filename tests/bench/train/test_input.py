@@ -18,7 +18,7 @@ from reweigh.bench.catalogue import streams
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.input import pipeline
 from reweigh.bench.train.input import transforms as images
-from reweigh.bench.train.input.pipeline import BLOCK, Look, Pipeline, mixed
+from reweigh.bench.train.input.pipeline import BLOCK, ImageTransform, Pipeline, mixed
 from reweigh.torch.losses import CrossEntropy
 
 
@@ -193,14 +193,19 @@ def test_what_is_not_there_is_named(tmp_path, name):
 
 
 def make(source, **changes):
-    options = {"rows": np.arange(2, 12), "look": Look(size=16, augment="inception"), "batch_size": 8, "seed": 3}
+    options = {
+        "rows": np.arange(2, 12),
+        "look": ImageTransform(size=16, augment="inception"),
+        "batch_size": 8,
+        "seed": 3,
+    }
     return Pipeline(source, **(options | changes))
 
 
 @pytest.mark.parametrize("augment", ["none", "shift", "inception"])
 def test_batches_do_not_depend_on_the_number_of_processes(root, monkeypatch, augment):
     train = streams.parts("shards:path=packed", root)["train"]
-    look = Look(size=16, augment=augment, randaugment=(2, 10))
+    look = ImageTransform(size=16, augment=augment, randaugment=(2, 10))
     ((whole, labels, numbers),) = make(train, look=look).epoch(5)
     assert whole.shape == (8, 3, 16, 16)
     assert labels.tolist() == [number % 2 for number in numbers.tolist()]

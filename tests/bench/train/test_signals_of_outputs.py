@@ -8,12 +8,12 @@ from torch import nn
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import group_key
 from reweigh.bench.train.task import Task
 from reweigh.method import method
 
-TRAINING = Training(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=50, epochs=1)
+TRAINING = OptimizerPlan(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=50, epochs=1)
 
 
 def program(text):

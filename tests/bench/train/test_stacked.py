@@ -11,7 +11,7 @@ from torch import nn
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.train import stacked as sweep
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Member, fit_many, worth_compiling
 from reweigh.bench.train.task import Task
 from reweigh.method import method
@@ -33,7 +33,7 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-TRAINING = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=3, weight_decay=1e-3)
+TRAINING = OptimizerPlan(optimizer="adam", lr=0.01, batch_size=16, epochs=3, weight_decay=1e-3)
 
 
 def members(texts=("rgd:tau=1", "rgd:tau=3", "rgd:tau=9"), training=TRAINING, tasks=None) -> list[Member]:
@@ -80,7 +80,7 @@ def test_compiled_steps_are_eager_steps(texts, training):
 
 def test_one_step_without_momentum_is_the_gradient_of_each_member_alone():
     # One batch of everything, rate one: what moved is the gradient, here against autograd on one model at a time.
-    training = Training(optimizer="sgd", lr=1.0, momentum=0.0, batch_size=50, epochs=1)
+    training = OptimizerPlan(optimizer="sgd", lr=1.0, momentum=0.0, batch_size=50, epochs=1)
     task = make_task(3, torch.float64)
     taus = (0.5, 2.0)
     group = sweep.StackedSupervised(
@@ -141,12 +141,35 @@ def test_dropout_is_for_training_only():
 
 def test_members_share_the_memory_of_their_data():
     one, other = make_task(0), make_task(1)
-    assert sweep._Rows([one.x_train] * 100, CPU).data.data is one.x_train
-    rows = sweep._Rows([one.y_train, other.y_train, one.y_train, other.y_train], CPU)
+    assert sweep._MemberRows([one.x_train] * 100, CPU).data.data is one.x_train
+    rows = sweep._MemberRows([one.y_train, other.y_train, one.y_train, other.y_train], CPU)
     assert len(rows.data) == 100  # two data sets of fifty, not four
     indices = torch.tensor([[0, 3], [0, 3], [49, 1], [49, 1]])
     expected = [(one, (0, 3)), (other, (0, 3)), (one, (49, 1)), (other, (49, 1))]
     assert rows[indices].tolist() == [[task.y_train[i].item() for i in own] for task, own in expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class_balanced:beta=0.9+rgd",
+        "class_weights:power=0.5",
+        "logit_adjusted+rgd",
+        "vs",
+        "ldam",
+        "deferred:start=0.3",
+    ],
+)
+def test_members_keep_the_class_counts_of_their_own_data(text):
+    tasks = [make_task(0), make_task(4)]
+    assert tasks[0].class_counts != tasks[1].class_counts
+    together = members((text, text), tasks=tasks)
+    found = losses_of(fit_many(together, build, compiled=False))
+    for k, member in enumerate(together):
+        alone = losses_of(fit_many([member], build, compiled=False))
+        np.testing.assert_allclose(found[:, [k]], alone, rtol=1e-5)
+    swapped = losses_of(fit_many(members((text, text), tasks=tasks[:1] * 2), build, compiled=False))
+    assert np.abs(found[-1, 1] - swapped[-1, 1]).max() > 1e-3
 
 
 def test_a_member_that_breaks_down_stays_alone():

@@ -35,3 +35,13 @@ def test_members_without_a_clip_level_have_no_share_beside_those_with_one():
     clipped, free = records("rgd", "redescending")
     assert clipped["weights/clip_share"] == 0.5
     assert "weights/clip_share" not in free
+
+
+def test_a_training_that_broke_down_has_an_empty_histogram_beside_one_that_did_not():
+    tally = EpochTally(2, 3)
+    losses = torch.tensor([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])
+    weights = torch.tensor([[1.0, float("nan"), 1.0], [1.0, 2.0, 2.0]])
+    tally.update(torch.arange(3).repeat(2, 1), losses, weights)
+    broken, sound = tally.close(None)[0]
+    assert broken["weights/histogram"] == [0] * 24
+    assert sound["weights/histogram"] == [1, *[0] * 22, 2]

@@ -62,6 +62,7 @@ def question(recipe_name: str, options: Options) -> Question:
     with of_user("`--set`"):
         settings = dataclasses.replace(preset, **_changes(preset, options.changes))
     table = recipe.table(options.preset)
+    _check_settings(table, {field.name for field in dataclasses.fields(preset)})
     if options.methods:
         wanted = tuple(dict.fromkeys((plan.BASELINE, *options.methods)))
         primary = table.primary if table.primary in wanted else wanted[-1]
@@ -91,6 +92,15 @@ def question(recipe_name: str, options: Options) -> Question:
         trials=table.trials if options.trials is None else options.trials,
     )
     return Question(recipe=recipe_name, table=table, settings=recipes.plain(settings), preset=options.preset)
+
+
+def _check_settings(table: Table, known: set[str]) -> None:
+    """Columns and rows change settings that the recipe has."""
+    changes = {f"column {column.name!r}": column.settings for column in table.columns}
+    changes |= {f"row {label!r}": row.settings for label, row in table.rows.items()}
+    for what, settings in changes.items():
+        if unknown := set(settings) - known:
+            raise ValueError(f"{what} sets {sorted(unknown)}, which the recipe does not have.")
 
 
 def run(question: Question, options: Options, display: Display) -> list[Failure]:
@@ -159,12 +169,12 @@ def _renamed(column: Column, changes: Mapping[str, str], before: Mapping[str, An
     was = {**before, **column.settings}
     altered = {name: value for name, value in changes.items() if was[name] != after[name]}
     column = dataclasses.replace(column, name=_name(column, changes, altered))
-    # What the paper reports, and what the data stands in for, was said of what the recipe chose.
+    # What the paper reports, and what the data stands in for, describes what the recipe chose.
     return dataclasses.replace(column, paper={}, stand_in=None) if altered.keys() & _SUBJECT else column
 
 
 def _name(column: Column, changes: Mapping[str, str], altered: Mapping[str, str]) -> str:
-    """The column's name, unless it told a setting that was changed: then what is left of it, and the change.
+    """The column's name, unless it names a setting that was changed: then what is left of it, and the change.
 
     A name also tells what the column leaves to the preset: what is trained on what, and anything at all where the
     column sets nothing itself. Other settings are in no name, and a run keeps the one it would be looked for under.
@@ -172,8 +182,8 @@ def _name(column: Column, changes: Mapping[str, str], altered: Mapping[str, str]
     if set(changes) & set(column.settings):
         left = [f"{name} {value}" for name, value in column.settings.items() if name not in changes]
         return ", ".join(left + [f"{name} {value}" for name, value in changes.items()])
-    told = [f"{name} {value}" for name, value in altered.items() if name in _SUBJECT or not column.settings]
-    return ", ".join([column.name, *told])
+    shown = [f"{name} {value}" for name, value in altered.items() if name in _SUBJECT or not column.settings]
+    return ", ".join([column.name, *shown])
 
 
 def _changes(settings: Any, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:

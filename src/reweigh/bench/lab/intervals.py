@@ -67,7 +67,7 @@ def across_rows(
     Returns
     -------
     Difference
-        Its `n` counts rows. With a single round the interval is infinite, because it cannot be told what seeds add.
+        Its `n` counts rows. With a single round the interval is infinite, because the spread of seeds is unknown.
 
     Notes
     -----

@@ -46,18 +46,11 @@ class Question:
 
     def column_settings(self, column: Column) -> dict[str, Any]:
         """The settings of one column."""
-        unknown = set(column.settings) - set(self.settings)
-        if unknown:
-            raise ValueError(f"column {column.name!r} sets {sorted(unknown)}, which the recipe does not have.")
         return {**self.settings, **column.settings}
 
     def row_settings(self, column: Column, label: str) -> dict[str, Any]:
         """The settings of one row of a column."""
-        own = self.table.row(label).settings
-        unknown = set(own) - set(self.settings)
-        if unknown:
-            raise ValueError(f"row {label!r} sets {sorted(unknown)}, which the recipe does not have.")
-        return {**self.column_settings(column), **own}
+        return {**self.column_settings(column), **self.table.row(label).settings}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +99,15 @@ def _settings(axes: Mapping[str, tuple[Any, ...]], count: int) -> list[dict[str,
     """
     spread = {name: _spread(values) for name, values in axes.items()}
     longest = max((len(values) for values in spread.values()), default=1)
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    distinct: dict[tuple[Any, ...], dict[str, Any]] = {}
     for i in range(longest * longest):
         # One axis more is shifted by one more for each full turn, so that combinations repeat late.
         turn = i // longest
         chosen = {name: values[(i + k * turn) % len(values)] for k, (name, values) in enumerate(spread.items())}
-        found.setdefault(tuple(map(repr, chosen.values())), chosen)
-        if len(found) == count:
+        distinct.setdefault(tuple(map(repr, chosen.values())), chosen)
+        if len(distinct) == count:
             break
-    return list(found.values())
+    return list(distinct.values())
 
 
 def _spread(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -175,7 +168,7 @@ def choose(question: Question, specs: Iterable[Spec], root: Path) -> dict[tuple[
         records = run.records()
         trial = Trial(method=spec.method, lr=spec.settings["lr"], draw=spec.settings[table.draws] if table.draws else 0)
         row = scores.setdefault((spec.column, spec.label), {})
-        row.setdefault(trial, []).append(table.selecting(records)[table.chosen(records)])
+        row.setdefault(trial, []).append(table.selecting(records, spec.label)[table.chosen(records)])
     chosen = {key: _best(table, row) for key, row in scores.items()}
     for column in table.columns:
         plain, row = chosen.get((column.name, BASELINE)), scores.get((column.name, table.primary), {})

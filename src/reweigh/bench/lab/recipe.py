@@ -36,7 +36,7 @@ Scale = np.ndarray[Any, Any] | None
 Trainee = tuple[Any, Method, int, Scale]
 
 
-#: Of a field of settings that recipes got after runs had been stored: its default is no part of a run's identity.
+#: Of a field of settings that recipes got after runs had been stored: its default is not part of a run's identity.
 LATER: Mapping[str, bool] = {"later": True}
 
 

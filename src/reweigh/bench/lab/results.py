@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from reweigh.bench.lab import plan, questions, stats
 from reweigh.bench.lab import recipe as recipes
@@ -33,6 +33,16 @@ class Outcome:
     def lr(self) -> float | None:
         """The learning rate of the run: what it recorded, where the recipe draws it, or else its setting."""
         return self.records[self.chosen].get("lr", self.run.spec.settings.get("lr"))
+
+    def score(self, key: str, index: int | None = None) -> float:
+        """A recorded number such as `test/accuracy` at the chosen epoch, or an entry of a recorded list.
+
+        NaN where there is none.
+        """
+        recorded = self.records[self.chosen].get(key, math.nan)
+        if index is not None:
+            recorded = recorded[index] if isinstance(recorded, list) and index < len(recorded) else math.nan
+        return float(recorded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +98,31 @@ class Figure:
     caption: str
 
 
+class Compare(Protocol):
+    """Makes the difference of two rows from more than their numbers by seed."""
+
+    def __call__(
+        self,
+        key: str,
+        ours: Mapping[int, Outcome],
+        theirs: Mapping[int, Outcome],
+        values: Mapping[int, tuple[float, float]],
+        *,
+        index: int | None,
+        primary: bool,
+    ) -> stats.Difference:
+        """The difference in a recorded number, or in an entry of a recorded list; `values` are both rows' by seed."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """A whole experiment as far as it is finished.
 
     `variant` names what differs where one folder answers several questions of a recipe; `superseded` are finished runs
     that a later tuning has replaced; `damaged` names runs that are left out because their files were changed since they
-    finished, and says how; `extra` are the recipe's own figures. `compare` makes the difference of two rows in a
-    metric, where there is more to it than numbers by seed: it takes the metric's name, both rows' outcomes, both rows'
-    values by seed, and `primary`.
+    finished, and says how; `extra` are the recipe's own figures. `compare` makes every difference of two rows, where
+    there is more to it than numbers by seed.
     """
 
     recipe: str
@@ -111,7 +137,21 @@ class Results:
     #: The first sentence of the report, where the question has an answer of its own; the verdict's words otherwise.
     headline: str = ""
     details: Sequence[str] = ()
-    compare: Callable[..., stats.Difference] | None = None
+    #: Markup of the first screen below the headline, where a page leads with its answer; scale controls then come last.
+    opening: str = ""
+    compare: Compare | None = None
+
+    def apart(
+        self,
+        key: str,
+        ours: Mapping[int, Outcome],
+        theirs: Mapping[int, Outcome],
+        *,
+        index: int | None = None,
+        primary: bool = False,
+    ) -> stats.Difference | None:
+        """The difference of two rows in a recorded number, on the seeds where both have it; None without one."""
+        return _apart(self.table, self.compare, key, ours, theirs, index=index, primary=primary)
 
     @property
     def declared(self) -> int:
@@ -145,9 +185,9 @@ def collect(root: Path, *, recipe: str | None = None, preset: str | None = None)
     return collected
 
 
-def of_runs(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
-    """The results of exactly these runs."""
-    return _results(recipe, table, runs)
+def of_runs(recipe: str, table: Table, runs: Sequence[Run], compare: Compare | None = None) -> Results:
+    """The results of exactly these runs; `compare` makes their differences, if given."""
+    return _results(recipe, table, runs, compare)
 
 
 def _of_recipe(root: Path, name: str, stored: Sequence[StoredQuestion]) -> Iterator[Results]:
@@ -215,7 +255,7 @@ def _read_runs(root: Path, recipe: str, identities: Iterable[str]) -> tuple[list
     return [run for run in runs.values() if run is not None], lost
 
 
-def _results(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
+def _results(recipe: str, table: Table, runs: Sequence[Run], compare: Compare | None = None) -> Results:
     damaged = {run.spec.id: reason for run in runs if (reason := run.damage() or _unusable(table, run)) is not None}
     done = [run for run in runs if run.done and run.spec.id not in damaged and run.summary()["records"]]
     current = _current(done, table.draws)
@@ -233,6 +273,7 @@ def _results(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
                     table,
                     known.get(name) or Column(name=name, settings={}),
                     [r for r in current if r.spec.column == name],
+                    compare,
                 )
                 for name in names
             ],
@@ -241,6 +282,7 @@ def _results(recipe: str, table: Table, runs: Sequence[Run]) -> Results:
         damaged=[_left_out(run, damaged[run.spec.id]) for run in runs if run.spec.id in damaged],
         superseded=[run for run in done if run.spec.id not in used],
         provenance=_provenance(done),
+        compare=compare,
     )
 
 
@@ -275,7 +317,7 @@ def _seeds_then_age(runs: Sequence[Run]) -> tuple[int, float]:
     return len(runs), max(float(run.summary().get("finished", 0.0)) for run in runs)
 
 
-def _column(table: Table, column: Column, runs: Sequence[Run]) -> ColumnResults:
+def _column(table: Table, column: Column, runs: Sequence[Run], compare: Compare | None) -> ColumnResults:
     by_label: dict[str, dict[int, Outcome]] = {}
     tuning: list[Outcome] = []
     for run in runs:
@@ -292,7 +334,7 @@ def _column(table: Table, column: Column, runs: Sequence[Run]) -> ColumnResults:
     if shows_it and primary and baseline and primary.lr == baseline.lr:
         # Tuned to plain training's rate, the row is its own control at that rate.
         rows[plan.AT_PLAIN_RATE] = replace(primary, label=plan.AT_PLAIN_RATE, paper=None)
-    return ColumnResults(column=column, rows=rows, differences=_differences(table, rows), tuning=tuning)
+    return ColumnResults(column=column, rows=rows, differences=_differences(table, rows, compare), tuning=tuning)
 
 
 def row_order(table: Table) -> list[str]:
@@ -313,7 +355,7 @@ def _outcome(table: Table, run: Run) -> Outcome:
     )
 
 
-def _differences(table: Table, rows: Mapping[str, RowResults]) -> dict[str, stats.Difference]:
+def _differences(table: Table, rows: Mapping[str, RowResults], compare: Compare | None) -> dict[str, stats.Difference]:
     """Every row against the baseline, on the seeds both have."""
     baseline = rows.get(plan.BASELINE)
     if baseline is None:
@@ -323,11 +365,32 @@ def _differences(table: Table, rows: Mapping[str, RowResults]) -> dict[str, stat
         seeds = sorted(set(row.outcomes) & set(baseline.outcomes))
         if label == plan.BASELINE or not seeds:
             continue
-        ours = [row.outcomes[s].value for s in seeds]
-        theirs = [baseline.outcomes[s].value for s in seeds]
-        if all(math.isfinite(v) for v in ours + theirs):  # a diverged row is reported as such
-            differences[label] = difference(table, ours, theirs, primary=label == table.primary)
+        if not all(math.isfinite(o.outcomes[s].value) for o in (row, baseline) for s in seeds):
+            continue  # a diverged row is reported as such
+        apart = _apart(table, compare, table.metric, row.outcomes, baseline.outcomes, primary=label == table.primary)
+        if apart is not None:
+            differences[label] = apart
     return differences
+
+
+def _apart(
+    table: Table,
+    compare: Compare | None,
+    key: str,
+    ours: Mapping[int, Outcome],
+    theirs: Mapping[int, Outcome],
+    *,
+    index: int | None = None,
+    primary: bool = False,
+) -> stats.Difference | None:
+    pairs = {s: (ours[s].score(key, index), theirs[s].score(key, index)) for s in sorted(set(ours) & set(theirs))}
+    values = {seed: pair for seed, pair in pairs.items() if math.isfinite(sum(pair))}
+    if not values:
+        return None
+    if compare is not None:
+        return compare(key, ours, theirs, values, index=index, primary=primary)
+    first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
+    return difference(table, first, second, primary=primary)
 
 
 def _corrected(table: Table, columns: Sequence[ColumnResults]) -> list[ColumnResults]:

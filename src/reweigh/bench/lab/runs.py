@@ -130,7 +130,7 @@ class Run:
 
     @property
     def pruned(self) -> bool:
-        """Whether a study gave the run up: it is no result, and there is nothing left to do."""
+        """Whether a study gave up on the run: it has no result, and nothing is left to do."""
         return (self.directory / "pruned").exists()
 
     @property
@@ -162,7 +162,7 @@ class Run:
         return json.loads((self.directory / "done").read_text())
 
     @contextmanager
-    def open(self) -> Generator[Writer]:
+    def open(self) -> Generator[RunWriter]:
         """Take the run for writing; raises `RunTakenError` if another process has it.
 
         What a killed process left is swept first, and a `done` that cannot be trusted is taken back.
@@ -181,7 +181,7 @@ class Run:
                 sync(folder)
             with contextlib.suppress(OSError):  # not ours, and perhaps not ours to read
                 sync(self.root.resolve().parent)
-            yield Writer(self)
+            yield RunWriter(self)
 
     @property
     def littered(self) -> bool:
@@ -203,7 +203,7 @@ class Run:
             _remove_unfinished(self.directory)
 
 
-class Writer:
+class RunWriter:
     """The only way to put something into a run directory."""
 
     def __init__(self, run: Run) -> None:

@@ -45,10 +45,13 @@ class Row:
         The method's text.
     settings
         Which settings differ from those of the column: the recipe's algorithm, for example, and its learning rate.
+    select
+        The validation number that chooses this row's hyper-parameters, where it is not the table's.
     """
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    select: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +160,11 @@ class Table:
     @property
     def criterion(self) -> str:
         """What chooses hyper-parameters, in words; nothing where they were chosen elsewhere."""
-        return f"{'smallest' if self.smallest else 'largest'} {self.select}" if self.select else ""
+        if not self.select:
+            return ""
+        own = [select for row in self.rows.values() if (select := row.select) and select != self.select]
+        others = f" (of some rows, {' or '.join(dict.fromkeys(own))})" if own else ""
+        return f"{'smallest' if self.smallest else 'largest'} {self.select}{others}"
 
     @property
     def rule(self) -> str:
@@ -169,9 +176,13 @@ class Table:
         changes = ", ".join(f"{name} = {value:g}" for name, value in self.refit.items())
         return f"{which}, trained again with {changes} after tuning" if changes else which
 
-    def selecting(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
-        """What the rule looks at, one number a record; NaN, which never wins, where a record has none."""
-        return [float(record.get(self.select, float("nan"))) for record in records]
+    def select_of(self, label: str) -> str:
+        """The validation number that chooses the hyper-parameters of a row."""
+        return self.row(label).select or self.select
+
+    def selecting(self, records: Sequence[Mapping[str, Any]], label: str = "") -> list[float]:
+        """What the rule looks at, one number per record; NaN, which never wins, where a record has none."""
+        return [float(record.get(self.select_of(label), float("nan"))) for record in records]
 
     def chosen(self, records: Sequence[Mapping[str, Any]]) -> int:
         """The index of the record that counts."""

@@ -155,8 +155,8 @@ def moved(value: Any, device: torch.device | str) -> Any:
     return value
 
 
-class Rows:
-    """Rows of data that are asked for by their numbers, on the device where they fit and streamed where they do not.
+class DeviceRows:
+    """Rows of data, read by index, on the device where they fit and streamed where they do not.
 
     Parameters
     ----------

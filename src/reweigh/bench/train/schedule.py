@@ -14,7 +14,7 @@ from reweigh.bench.train.device import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class OptimizerPlan:
     """Optimiser and schedule.
 
     Parameters

@@ -64,6 +64,8 @@ CLASSIFICATION = (
     Metric(key="calibration_error", name="calibration error", smallest=True, percent=True),
     Metric(key="worst_tenth_loss", name="loss of the worst tenth", smallest=True, relative=True),
 )
+#: Metrics of classifiers that are no means over rows but have `pseudo_values`.
+JACKKNIFED = ("f1", "matthews", "auroc")
 REGRESSION = (
     Metric(key="rmse", name="root mean squared error", smallest=True, relative=True),
     Metric(key="mae", name="mean absolute error", smallest=True, relative=True),
@@ -143,7 +145,7 @@ def classification(
         "worst_class": float(recalls.min()) if len(recalls) else math.nan,
         "auroc": auroc(probabilities, targets, present),
         "average_precision": _average_precision(log_probabilities, targets, chosen),
-        **_of_confusion(logits.argmax(axis=1), targets, classes, chosen),
+        **_of_confusion(_confusion(logits.argmax(axis=1), targets, classes), chosen),
         "calibration_error": calibration_error(probabilities.max(axis=1), right),
         "worst_tenth_loss": worst_tenth(-log_probabilities[np.arange(len(targets)), targets]),
     }
@@ -160,18 +162,59 @@ def classification(
     return scores
 
 
-def _of_confusion(predicted: Floats, targets: Floats, classes: int, chosen: list[int]) -> dict[str, float]:
+def _confusion(predicted: Floats, targets: Floats, classes: int) -> Floats:
+    """Rows of each class (first axis) that were predicted to be of each."""
+    return np.bincount(targets * classes + predicted, minlength=classes**2).reshape(classes, classes)
+
+
+def _of_confusion(counts: Floats, chosen: list[int]) -> dict[str, float]:
     """F1 of the chosen classes, on average, and the Matthews correlation, from the counts of each pair of classes."""
-    counts = np.bincount(targets * classes + predicted, minlength=classes**2).reshape(classes, classes)
     hits, actual, named = np.diag(counts).astype(float), counts.sum(axis=1), counts.sum(axis=0)
     f1 = [2 * hits[k] / (actual[k] + named[k]) if actual[k] + named[k] else 0.0 for k in chosen]
-    n = float(len(targets))
+    n = float(counts.sum())
     spread = (n**2 - float(actual @ actual)) * (n**2 - float(named @ named))
     covariance = n * hits.sum() - float(actual @ named)
     return {
         "f1": float(np.mean(f1)) if f1 else math.nan,
         "matthews": covariance / math.sqrt(spread) if spread > 0 else 0.0,
     }
+
+
+def pseudo_values(metric: str, logits: Floats, targets: Floats, judging: Judging) -> Floats:
+    r"""What each row contributes to a metric that is not a mean over rows; the mean of all is the metric.
+
+    With :math:`\theta` the metric of all n rows, :math:`\theta_{-i}` that without row i and :math:`\bar\theta` the mean
+    of these, row i has :math:`\theta + (n - 1) (\bar\theta - \theta_{-i})`: the jackknife's pseudo-values without their
+    correction of bias.
+
+    Parameters
+    ----------
+    metric
+        One of `JACKKNIFED`.
+    logits, targets
+        Outputs `(n, classes)`, and the class of each row.
+    judging
+        Which class is positive.
+    """
+    n, classes = logits.shape
+    present = np.bincount(targets, minlength=classes) > 0
+    if metric == "auroc":
+        probabilities = np.exp(special.log_softmax(logits.astype(np.float64), axis=1))  # as `classification` has them
+        whole, without = auroc(probabilities, targets, present), _auroc_without(probabilities, targets, present)
+    else:
+        predicted = logits.argmax(axis=1)
+        counts = _confusion(predicted, targets, classes)
+        chosen = [judging.positive] if classes == 2 else np.flatnonzero(present).tolist()
+        whole = _of_confusion(counts, chosen)[metric]
+        # Rows of one class that were predicted alike leave the same counts behind.
+        cells, of_row = np.unique(targets * classes + predicted, return_inverse=True)
+        by_cell = np.empty(len(cells))
+        for k, cell in enumerate(cells):
+            left = counts.copy()
+            left[divmod(int(cell), classes)] -= 1
+            by_cell[k] = _of_confusion(left, chosen)[metric]
+        without = by_cell[of_row]
+    return whole + (n - 1) * (without.mean() - without)
 
 
 def _average_precision(scores: Floats, targets: Floats, chosen: list[int]) -> float:
@@ -253,6 +296,25 @@ def auroc(probabilities: Floats, targets: Floats, present: Floats) -> float:
     positive = own.sum(axis=0)
     pairs = positive * (len(targets) - positive)
     return float((((ranks * own).sum(axis=0) - positive * (positive + 1) / 2) / pairs).mean())
+
+
+def _auroc_without(probabilities: Floats, targets: Floats, present: Floats) -> Floats:
+    """The area without each row: a row's own part of it is the share of the other side that it is in order with."""
+    chosen = np.array([1]) if probabilities.shape[1] == 2 else np.flatnonzero(present)
+    without = np.zeros(len(targets))
+    for k in chosen:
+        own = targets == k
+        ranks = stats.rankdata(probabilities[:, k])
+        area = np.empty(len(targets))
+        for side, direction in ((own, 1.0), (~own, -1.0)):
+            count, others = int(side.sum()), int((~side).sum())
+            within = stats.rankdata(direction * probabilities[side, k])
+            overall = ranks[side] if direction > 0 else len(targets) + 1 - ranks[side]
+            ordered = (overall - within) / others
+            # The only row of its side cannot be left out, and counts as the area itself.
+            area[side] = (ordered.sum() - ordered) / (count - 1) if count > 1 else ordered.mean()
+        without += area / len(chosen)
+    return without
 
 
 def calibration_error(confidence: Floats, right: Floats) -> float:

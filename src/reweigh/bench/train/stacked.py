@@ -29,11 +29,12 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.records import Record
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.tally import EpochTally, clip_levels
 from reweigh.bench.train.task import Task
 from reweigh.method import Built, Method, hyper_parameters
 from reweigh.objectives._base import Objective, state_like
+from reweigh.torch.losses import Loss
 
 #: What compiling a step costs, with a margin, and what it saves a step: calls into torch, and passes over the
 #: parameters. Seconds on one thread; `benchmarks/sweep.py` measures them.
@@ -51,7 +52,7 @@ class Peer:
     """One training of a group: what it may have of its own."""
 
     method: Method
-    training: Training
+    training: OptimizerPlan
     seeds: Seeds
     scale: np.ndarray[Any, Any] | None = None
 
@@ -66,7 +67,7 @@ class Member(Peer):
     task: Task
 
 
-def group_key(method: Method, training: Training) -> str | None:
+def group_key(method: Method, training: OptimizerPlan) -> str | None:
     """What two trainings must share to run as one; None for methods that need a loop of their own.
 
     Numbers may differ between members; everything else is part of the key.
@@ -212,14 +213,17 @@ class StackedSupervised(StackedDriver[Member]):
             raise ValueError(f"members of a group must differ in numbers only, got {len(keys)} kinds of training.")
         tasks, training, device = [m.task for m in members], members[0].training, devices.current()
         self.model = _StackedModel(initial_models(members, build), tasks[0].x_train.ndim, device)
-        self.x, self.y = _Rows([t.x_train for t in tasks], device), _Rows([t.y_train for t in tasks], device)
+        self.x, self.y = (
+            _MemberRows([t.x_train for t in tasks], device),
+            _MemberRows([t.y_train for t in tasks], device),
+        )
         n = len(tasks[0].x_train)
         self.batch_size = min(training.batch_size, n)
         every = -(-n // self.batch_size)
         built: list[Built] = [m.method.build(m.task.context(every * training.epochs)) for m in members]
-        if any(b.loss != built[0].loss for b in built):
-            raise ValueError("members of a group must have the same class counts when their loss depends on them.")
-        self.loss, self.posts = built[0].loss, [b.post for b in built]
+        alike = all(b.loss == built[0].loss for b in built)
+        self.loss = built[0].loss if alike else Loss.stacked([b.loss for b in built])
+        self.posts = [b.post for b in built]
         objectives, noisy = [b.objective for b in built], _stack([t.noisy for t in tasks])
         super().__init__(members, objectives, self.model.parameters, every, units=n, noisy=noisy)
         reference = self.parameters[0]
@@ -463,7 +467,7 @@ class StackedOptimizer:
     The same updates as torch's optimisers, which know one rate for a whole tensor.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], trainings: Sequence[Training], steps: int) -> None:
+    def __init__(self, parameters: Sequence[Tensor], trainings: Sequence[OptimizerPlan], steps: int) -> None:
         self.training = trainings[0]
         dtype, device = parameters[0].dtype, parameters[0].device
         buffers = 2 if self.training.optimizer != "sgd" else int(self.training.momentum != 0)
@@ -526,13 +530,13 @@ def _beside(values: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [shaped[p.ndim] for p in parameters]
 
 
-class _Rows:
+class _MemberRows:
     """Rows of data of each member; members with the same data share its memory."""
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
         distinct = _by_identity(tensors)
         parts = [tensor for _, tensor in distinct]
-        self.data = devices.Rows(parts[0] if len(parts) == 1 else torch.cat(parts), device)
+        self.data = devices.DeviceRows(parts[0] if len(parts) == 1 else torch.cat(parts), device)
         offsets = torch.zeros(len(tensors), 1, dtype=torch.int64)
         for i, (chosen, tensor) in enumerate(distinct):
             offsets[list(chosen)] = i * len(tensor)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reweigh._array import widen
 from reweigh.bench.train import scores
-from reweigh.bench.train.device import Precision, Rows, autocast, current
+from reweigh.bench.train.device import DeviceRows, Precision, autocast, current
 from reweigh.method import Context
 
 
@@ -83,13 +83,15 @@ class Task:
 
 @torch.no_grad()
 def predict(
-    model: Callable[[Tensor], Tensor], x: Tensor | Rows, batch: int = 256, precision: Precision = "float32"
+    model: Callable[[Tensor], Tensor], x: Tensor | DeviceRows, batch: int = 256, precision: Precision = "float32"
 ) -> Tensor:
     """The outputs of a model on the process's device, where they stay.
 
     A batch at a time, small enough that what convolutions pass on stays in a processor's cache.
     """
     device = current()
-    parts = x.split(batch) if isinstance(x, Rows) else (part.to(device, non_blocking=True) for part in x.split(batch))
+    parts = (
+        x.split(batch) if isinstance(x, DeviceRows) else (part.to(device, non_blocking=True) for part in x.split(batch))
+    )
     with autocast(device, precision):
         return torch.cat([widen(model(part)) for part in parts])

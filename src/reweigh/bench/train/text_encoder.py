@@ -23,12 +23,12 @@ from reweigh.bench.catalogue.texts import TextPart
 from reweigh.bench.files import replacing
 from reweigh.bench.train.tokens import CLASS, PAD, SEPARATOR, learn
 
-#: The checkpoint of that name is no pretrained one: a tiny model of random weights, for trying things out.
+#: The checkpoint of that name is not pretrained: a tiny model of random weights, for trying things out.
 RANDOM = "random"
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class EncodedTexts:
     """What the trained part of a model sees of each text: keyword arguments with one row a text, and its label."""
 
     arguments: Mapping[str, Tensor]
@@ -40,9 +40,9 @@ class Inputs:
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         return {**{name: values[row] for name, values in self.arguments.items()}, "labels": self.labels[row]}
 
-    def take(self, rows: Any) -> Inputs:
+    def take(self, rows: Any) -> EncodedTexts:
         """Some of the texts."""
-        return Inputs({name: values[rows] for name, values in self.arguments.items()}, self.labels[rows])
+        return EncodedTexts({name: values[rows] for name, values in self.arguments.items()}, self.labels[rows])
 
     def lengths(self) -> Tensor:
         """Tokens of each text."""
@@ -80,7 +80,7 @@ class TextEncoder:
         self.frozen, self.length = frozen, length
         self.name, self.tokenizer, self._load = _open(checkpoint, texts)
 
-    def inputs(self, part: TextPart) -> Inputs:
+    def inputs(self, part: TextPart) -> EncodedTexts:
         """What the trained layers see of these texts, from the cache where they were seen before."""
         labels = torch.from_numpy(part.labels)
         pairs = () if part.second is None else (list(part.second),)
@@ -89,7 +89,7 @@ class TextEncoder:
             return_tensors="pt",
         )  # fmt: skip
         if self.frozen < 0:
-            return Inputs(dict(encoded), labels)
+            return EncodedTexts(dict(encoded), labels)
         digest = hashlib.sha256(f"1 {self.name} {self.frozen} {self.length}".encode())
         digest.update(encoded["input_ids"].numpy().tobytes())
         kept = cache_folder() / "features" / f"{digest.hexdigest()[:16]}.npy"
@@ -97,7 +97,7 @@ class TextEncoder:
             with replacing(kept) as temporary, temporary.open("wb") as file:
                 np.save(file, self._features(encoded), allow_pickle=False)
         hidden = torch.from_numpy(np.load(kept, allow_pickle=False))
-        return Inputs({"inputs_embeds": hidden, "attention_mask": encoded["attention_mask"]}, labels)
+        return EncodedTexts({"inputs_embeds": hidden, "attention_mask": encoded["attention_mask"]}, labels)
 
     def model(self, classes: int) -> nn.Module:
         """A fresh classifier whose new layers are initialised from torch's ambient generator."""

@@ -38,7 +38,7 @@ class Tokens:
         return self.tokenizer.get_vocab_size()
 
     def special(self, token: str) -> int:
-        """The id of a token that is no part of a text."""
+        """The id of a token that is not part of a text."""
         return SPECIAL.index(token)
 
     def stream(self, part: str) -> Ids:
@@ -58,13 +58,7 @@ def tokens(corpus: Corpus, vocabulary: int) -> Tokens:
     """
     from tokenizers import Tokenizer
 
-    held = list(corpus.held)
-    training = [text for i, text in enumerate(corpus.documents) if i % 10 not in ((3,) if held else (3, 7))]
-    parts = {
-        "train": training,
-        "val": [text for i, text in enumerate(corpus.documents) if i % 10 == 3],
-        "test": held or [text for i, text in enumerate(corpus.documents) if i % 10 == 7],
-    }
+    parts = split(corpus)
     digest = hashlib.sha256(f"1 {vocabulary}".encode())
     for documents in parts.values():
         for text in documents:
@@ -72,7 +66,7 @@ def tokens(corpus: Corpus, vocabulary: int) -> Tokens:
     kept = cache_folder() / "tokens" / digest.hexdigest()[:16]
     path, ids_path = kept.with_suffix(".json"), kept.with_suffix(".npz")
     if not (path.exists() and ids_path.exists()):
-        tokenizer = learn(training, vocabulary)
+        tokenizer = learn(parts["train"], vocabulary)
         encoded = {name: _encoded(tokenizer, documents) for name, documents in parts.items()}
         with replacing(ids_path) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, **{k: v for name in parts for k, v in _packed(name, encoded[name])})
@@ -81,6 +75,21 @@ def tokens(corpus: Corpus, vocabulary: int) -> Tokens:
     with np.load(ids_path, allow_pickle=False) as file:
         unpacked = {name: np.split(file[name], np.cumsum(file[f"{name} sizes"])[:-1]) for name in parts}
     return Tokens(**unpacked, tokenizer=Tokenizer.from_file(str(path)))
+
+
+def split(corpus: Corpus) -> dict[str, list[str]]:
+    """The documents for training, validation and testing."""
+    held = list(corpus.held)
+    return {
+        "train": [text for i, text in enumerate(corpus.documents) if i % 10 not in ((3,) if held else (3, 7))],
+        "val": [text for i, text in enumerate(corpus.documents) if i % 10 == 3],
+        "test": held or [text for i, text in enumerate(corpus.documents) if i % 10 == 7],
+    }
+
+
+def encoded_by(tokenizer: Tokenizer, corpus: Corpus) -> Tokens:
+    """The corpus as tokens that were learnt from another one."""
+    return Tokens(**{part: _encoded(tokenizer, texts) for part, texts in split(corpus).items()}, tokenizer=tokenizer)
 
 
 def learn(texts: Sequence[str], vocabulary: int) -> Tokenizer:
@@ -101,8 +110,8 @@ def learn(texts: Sequence[str], vocabulary: int) -> Tokenizer:
 
 
 def _encoded(tokenizer: Tokenizer, documents: Sequence[str]) -> list[Ids]:
-    found = tokenizer.encode_batch(list(documents), add_special_tokens=False)
-    return [np.array(encoding.ids, np.int32) for encoding in found]
+    encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
+    return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
 
 def _packed(name: str, documents: Sequence[Ids]) -> list[tuple[str, Ids]]:

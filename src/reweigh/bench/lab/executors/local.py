@@ -25,7 +25,7 @@ import numpy as np
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.environment import environment
-from reweigh.bench.lab.runs import Record, Run, RunTakenError, Spec, Writer
+from reweigh.bench.lab.runs import Record, Run, RunTakenError, RunWriter, Spec
 from reweigh.bench.lab.tuning import optuna as tuning_optuna
 from reweigh.bench.train import distributed as processes
 from reweigh.bench.train.records import UnusableCheckpointError
@@ -285,7 +285,7 @@ def _work_alone(run: Run) -> None:
         writer.finish(summary(time.monotonic() - started))
 
 
-def records_of(run: Run, writer: Writer) -> Iterator[Record]:
+def records_of(run: Run, writer: RunWriter) -> Iterator[Record]:
     """What the recipe yields for a run; from the start if its checkpoint is another version's."""
     recipe = recipes.trainable(run.spec.recipe)
     arguments = settings_of(recipe.Settings, run.spec), method(run.spec.method), run.spec.seed, writer, scale_of(run)
@@ -336,7 +336,7 @@ def summary(seconds: float, **more: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _all_open(runs: Sequence[Run]) -> Generator[list[Writer]]:
+def _all_open(runs: Sequence[Run]) -> Generator[list[RunWriter]]:
     """Every run of a group taken, or none of them."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(run.open()) for run in runs]
@@ -360,7 +360,7 @@ def _accelerators(device: str) -> int:
 
 
 def _prepare(environment: dict[str, str], device: str, accelerators: int, started: Any) -> None:
-    """Set a worker process up: what a terminal sends is the parent's business, and there is no life without it.
+    """Set a worker process up: signals of the terminal are for the parent, and it does not outlive the parent.
 
     `started` counts the processes of the pool.
     """

@@ -1,7 +1,7 @@
 """`torchrun` and the command: process 0 is the command, all others do with it what it begins.
 
 Process 0 makes the plan, takes runs and writes records. Before each run it tells the others which, and after each
-record whether to go on. A process that dies takes the others with it: `torchrun` ends them and starts all anew, and
+record whether to continue. A process that dies takes the others with it: `torchrun` ends them and starts all anew, and
 the run resumes from its last checkpoint.
 """
 
@@ -21,7 +21,7 @@ from reweigh.bench.errors import UserError
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import Answer, prepare, records_of, summary
-from reweigh.bench.lab.runs import Run, RunTakenError, Spec, Writer
+from reweigh.bench.lab.runs import Run, RunTakenError, RunWriter, Spec
 from reweigh.bench.lab.tuning import optuna as tuning_optuna
 from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
@@ -45,7 +45,7 @@ def launch(arguments: Sequence[str], nproc: int) -> int:
 
 
 def without_launcher(arguments: Sequence[str]) -> list[str]:
-    """The arguments of each process: those of the command, less what said how to start it."""
+    """The arguments of each process: those of the command, less the options that say how to start it."""
     kept: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -91,7 +91,7 @@ def follow(data_root: Path | None = None, *, device: str = "auto") -> int:
     _set_up(device)
     while (begun := processes.broadcast(None)) is not None:
         run = Run(Spec.from_dict(begun["spec"]), Path(begun["root"]))
-        for _ in _records(run, Writer(run)):
+        for _ in _records(run, RunWriter(run)):
             if processes.broadcast(None):
                 break
         processes.barrier()
@@ -133,7 +133,7 @@ def _lead(run: Run) -> None:
             writer.finish(summary(time.monotonic() - started, processes=processes.world()))
 
 
-def _records(run: Run, writer: Writer) -> Any:
+def _records(run: Run, writer: RunWriter) -> Any:
     recipe = recipes.trainable(run.spec.recipe)
     if not recipe.DISTRIBUTED:
         raise UserError(

@@ -45,7 +45,7 @@ Execute = Callable[[str, list[Spec]], list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RowStudy:
     """One method in one column: what is searched, and the study that searches it."""
 
     question: Question
@@ -57,7 +57,8 @@ class Row:
     @property
     def name(self) -> str:
         """The study's name: readable, and different for different questions."""
-        identity = json.dumps([self.settings, self.question.table.select, self.trials], sort_keys=True, default=list)
+        select = self.question.table.select_of(self.label)
+        identity = json.dumps([self.settings, select, self.trials], sort_keys=True, default=list)
         short = hashlib.sha256(identity.encode()).hexdigest()[:12]
         return f"{self.question.recipe} / {self.column} / {self.label} / {short}"
 
@@ -97,11 +98,11 @@ class Row:
         return self.question.table.row(self.label).method
 
 
-def rows(question: Question) -> list[Row]:
+def rows(question: Question) -> list[RowStudy]:
     """Every row of every column that tunes."""
     table = question.table
     return [
-        Row(
+        RowStudy(
             question=question,
             column=column.name,
             label=label,
@@ -147,7 +148,8 @@ def tune(question: Question, root: Path, execute: Execute, storage: str | None =
             turn = [(row, study, _ask(row, study, number)) for row, study in studies if number < row.trials]
             specs = {row.name: row.spec(trial.params) for row, _, trial in turn}
             for row, study, trial in turn:
-                _mark(Run(specs[row.name], root), storage, study.study_name, trial.number, question.table.select)
+                select = question.table.select_of(row.label)
+                _mark(Run(specs[row.name], root), storage, study.study_name, trial.number, select)
             failures += execute(
                 f"tuning, trial {number + 1} of {max(r.trials for r in searched)}", list(specs.values())
             )
@@ -168,11 +170,11 @@ def watch(run: Run) -> Callable[[int, Record], bool] | None:
     study = _study(marked["study"], marked["storage"], smallest=None)
     frozen = study.trials[marked["number"]]
     trial = optuna.trial.Trial(study, frozen._trial_id)  # pyright: ignore[reportPrivateUsage]
-    known = set(frozen.intermediate_values)  # told before the run was interrupted
+    known = set(frozen.intermediate_values)  # reported before the run was interrupted
 
     def hopeless(step: int, record: Record) -> bool:
         value = float(record.get(marked["select"], math.nan))
-        if math.isnan(value):  # nothing to compare; what broke down for good is told at its end
+        if math.isnan(value):  # nothing to compare; what broke down for good is reported at its end
             return False
         if step not in known:
             trial.report(value, step)
@@ -210,7 +212,7 @@ def _study(name: str, storage: str, *, smallest: bool | None) -> Any:
     return optuna.create_study(study_name=name, storage=kept, direction=direction, pruner=pruner, load_if_exists=True)
 
 
-def _ask(row: Row, study: Any, number: int) -> Any:
+def _ask(row: RowStudy, study: Any, number: int) -> Any:
     """The study's trial of this number among those whose choice is whole: an old one, or the next."""
     import optuna
 
@@ -236,7 +238,7 @@ def _tell(question: Question, study: Any, trial: Any, run: Run) -> None:
     if study.trials[trial.number].state.is_finished() or not run.over:
         return
     records, table = run.records(), question.table
-    value = table.selecting(records)[table.chosen(records)] if records else math.nan
+    value = table.selecting(records, run.spec.label)[table.chosen(records)] if records else math.nan
     if math.isnan(value):
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     elif run.done:

@@ -28,7 +28,7 @@ BLOCK = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ImageTransform:
     """How an image becomes an input.
 
     Parameters
@@ -71,7 +71,7 @@ class Look:
 class _Inputs(Dataset[Any]):
     """Examples by (epoch, number)."""
 
-    def __init__(self, source: Source, look: Look, seed: int) -> None:
+    def __init__(self, source: Source, look: ImageTransform, seed: int) -> None:
         self.source, self.look, self.seed = source, look, seed
 
     def __getitem__(self, index: tuple[int, int]) -> tuple[Tensor, int, int]:
@@ -103,7 +103,9 @@ class Pipeline:
         Processes that read and change images beside this one; 0 does it here.
     """
 
-    def __init__(self, source: Source, rows: Array, look: Look, batch_size: int, seed: int, readers: int = 0) -> None:
+    def __init__(
+        self, source: Source, rows: Array, look: ImageTransform, batch_size: int, seed: int, readers: int = 0
+    ) -> None:
         world = processes.world()
         if batch_size % (world * BLOCK):
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,10 @@ from reweigh.bench.train.correction import corrected
 from reweigh.bench.train.driver import Checkpoints, Program, Seen, Unsaved
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task
 from reweigh.integrations import boosting
-from reweigh.integrations.boosting import RowObjective, variance_of
+from reweigh.integrations.boosting import row_objective, variance_of
 from reweigh.method import Method
 
 Kind = Literal["binary", "multiclass", "regression"]
@@ -36,13 +37,18 @@ def installed(library: str) -> bool:
     return find_spec(library) is not None
 
 
-def takes(row: Method) -> bool:
-    """Whether boosting can have the method: an objective whose weights depend on a row's own loss alone, and at most
-    a correction of the outputs beside it.
+def takes(row: Method, kind: Kind) -> bool:
+    """Whether boosting can have the method: what its objective and loss make of a row depends on that row alone.
+
+    Corrections of outputs are another matter, but for those that look at a last layer, which trees do not have.
     """
-    if row.post is not None and row.post.needs_classifier:  # trees have no last layer
+    if row.post is not None and row.post.needs_classifier:
         return False
-    return {slot for slot, _ in row.parts()} <= {"objective", "post"} and row.objective.separable
+    try:
+        row_objective(kind, dataclasses.replace(row, post=None), None)
+    except ValueError:
+        return False
+    return True
 
 
 def kind_of(task: Task) -> Kind:
@@ -58,16 +64,16 @@ class Boosting(Program):
     library
         `"lightgbm"` or `"xgboost"`.
     task, method, training, seed
-        The problem, the method, of which the objective and the correction after training count, and learning rate and
-        rounds (`epochs`).
+        The problem, the method (loss, objective and correction after training), and learning rate and rounds
+        (`epochs`).
     """
 
     every = 1
     #: The libraries train on the processor.
     device = torch.device("cpu")
 
-    def __init__(self, library: str, task: Task, method: Method, training: Training, seed: int) -> None:
-        self.task, self.training, self.post = task, training, method.post
+    def __init__(self, library: str, task: Task, method: Method, training: OptimizerPlan, seed: int) -> None:
+        self.task, self.training, self.post = task, training, method.build(task.context(1)).post
         self.looks = looks(training.epochs)
         self.steps, self.units = len(self.looks), len(task.x_train)
         self.objectives = (LiveObjective(method.objective),)
@@ -122,18 +128,20 @@ def looks(rounds: int) -> list[int]:
 class Booster:
     """A booster that grows a few rounds at a time, with its margins on every part."""
 
-    def __init__(self, library: str, task: Task, method: Method, training: Training, seed: int) -> None:
+    def __init__(self, library: str, task: Task, method: Method, training: OptimizerPlan, seed: int) -> None:
         self.kind = kind_of(task)
         self.library = library
         self.task = task
         self.rounds = 0
         self.y = task.y_train.numpy().reshape(-1).astype(np.float64)
         variance = float(variance_of(self.y, None)) if self.kind == "regression" else None
-        self.rows = RowObjective(task=self.kind, objective=method.objective, variance=variance)
+        named = boosting.lightgbm if library == "lightgbm" else boosting.xgboost
+        objective = named(self.kind, objective=dataclasses.replace(method, post=None), variance=variance)
+        self.rows = objective.rows
         self.x = {part: getattr(task, f"x_{part}").numpy() for part in ("train", "val", "test")}
         options = {"learning_rate": training.lr, "seed": Seeds(seed).integer("init") % 2**31}
         grow = {"lightgbm": _LightGBM, "xgboost": _XGBoost}[library]
-        self._grown: Any = grow(self.x, self.y, self.kind, self.rows, options, len(task.classes))
+        self._grown: Any = grow(self.x, self.y, self.kind, objective, options, len(task.classes))
 
     def advance(self, rounds: int) -> None:
         """Grow so many rounds."""
@@ -142,7 +150,8 @@ class Booster:
 
     def losses(self) -> np.ndarray[Any, Any]:
         """The plain loss of every training row."""
-        return np.asarray(self.rows.rows(self._grown.margins("train"), self.y).losses, np.float64)
+        loss = self.rows.loss_of(self.y, len(self.task.classes))
+        return np.asarray(self.rows.rows(self._grown.margins("train"), self.y, loss).losses, np.float64)
 
     def margins(self, part: str) -> Tensor:
         """Outputs as a network would give them: logits of every class, or standardised numbers."""
@@ -157,7 +166,7 @@ class Booster:
 
 
 class _LightGBM:
-    def __init__(self, x: Any, y: Any, kind: Kind, rows: RowObjective, options: Any, classes: int) -> None:
+    def __init__(self, x: Any, y: Any, kind: Kind, objective: Any, options: Any, classes: int) -> None:
         import lightgbm as host
 
         self.kind: Kind = kind
@@ -173,9 +182,9 @@ class _LightGBM:
         }
         if kind == "multiclass":
             params["num_class"] = classes
-        self.init = boosting.init_score(y, kind)
+        self.objective = objective
+        self.init = boosting.init_score(y, kind, objective=self.objective)
         self.booster = host.Booster(params, host.Dataset(x["train"], y, init_score=self.init, params=params))
-        self.objective = boosting.lightgbm(kind, objective=rows.objective, variance=rows.variance)
         #: What is known of each part: margins so far, and after how many rounds.
         self.known = {
             part: (np.tile(self.init[0], (len(v), *(1,) * np.ndim(self.init[0]))), 0) for part, v in x.items()
@@ -205,14 +214,15 @@ class _LightGBM:
 
 
 class _XGBoost:
-    def __init__(self, x: Any, y: Any, kind: Kind, rows: RowObjective, options: Any, classes: int) -> None:
+    def __init__(self, x: Any, y: Any, kind: Kind, objective: Any, options: Any, classes: int) -> None:
         import xgboost as host
 
-        params = {**options, **boosting.xgboost_params(y, kind), "max_depth": _DEPTH, "nthread": 1, "verbosity": 0}
+        self.objective = objective
+        start = boosting.xgboost_params(y, kind, objective=self.objective)
+        params = {**options, **start, "max_depth": _DEPTH, "nthread": 1, "verbosity": 0}
         self.data = {part: host.DMatrix(values, y if part == "train" else None) for part, values in x.items()}
         # Margins of the matrices named here are kept and brought up to date from round to round.
         self.booster = host.Booster(params, list(self.data.values()))
-        self.objective = boosting.xgboost(kind, objective=rows.objective, variance=rows.variance)
         self.rounds = 0
 
     def advance(self, rounds: int) -> None:

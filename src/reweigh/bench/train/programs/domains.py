@@ -34,8 +34,8 @@ class LookedTooEarlyError(RuntimeError):
     """The domain that is left out was asked for before training was over."""
 
 
-class Inputs(Protocol):
-    """Inputs that are read by their numbers: an array, in memory or on disk, or a part of one."""
+class IndexedInputs(Protocol):
+    """Inputs that are read by index: an array, in memory or on disk, or a part of one."""
 
     def __getitem__(self, rows: Array, /) -> Array:
         """The inputs of these numbers."""
@@ -43,18 +43,18 @@ class Inputs(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class DomainExamples:
     """Examples of one domain, and how some of them become a tensor.
 
     Parameters
     ----------
     x, y
-        Inputs, which may lie on disk, and labels.
+        IndexedInputs, which may lie on disk, and labels.
     tensor
         From some inputs to what a network takes.
     """
 
-    x: Inputs
+    x: IndexedInputs
     y: Array
     tensor: Callable[[Array], Tensor]
 
@@ -75,8 +75,8 @@ class TrainingDomain:
     """A domain to learn from: its training examples, and those held out to choose by."""
 
     name: str
-    train: Pool
-    held: Pool
+    train: DomainExamples
+    held: DomainExamples
 
 
 class HeldOutDomain:
@@ -90,7 +90,7 @@ class HeldOutDomain:
         What accuracy is reported on, and what the oracle may choose by.
     """
 
-    def __init__(self, name: str, report: Pool, held: Pool) -> None:
+    def __init__(self, name: str, report: DomainExamples, held: DomainExamples) -> None:
         self.name = name
         self._pools = {"report": report, "held": held}
         self._released = False
@@ -99,7 +99,7 @@ class HeldOutDomain:
         """Training is over, and nothing can be learnt or chosen any more."""
         self._released = True
 
-    def pool(self, part: Literal["report", "held"]) -> Pool:
+    def pool(self, part: Literal["report", "held"]) -> DomainExamples:
         """Its examples, once training is over."""
         if not self._released:
             raise LookedTooEarlyError(
@@ -175,13 +175,13 @@ class DomainResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class DomainBatch:
     """Equally many examples of each training domain, domain after domain.
 
     Parameters
     ----------
     x, y
-        Inputs `(n, ...)` and labels `(n,)`.
+        IndexedInputs `(n, ...)` and labels `(n,)`.
     domains
         Number of domains; `n` is a multiple of it.
     """
@@ -203,11 +203,13 @@ class Batch:
         """Values of all examples, domain by domain."""
         return values.chunk(self.domains)
 
-    def of(self, domains: Iterable[int]) -> Batch:
+    def of(self, domains: Iterable[int]) -> DomainBatch:
         """Some domains only."""
         chosen = list(domains)
         xs, ys = self.parts(self.x), self.parts(self.y)
-        return Batch(x=torch.cat([xs[d] for d in chosen]), y=torch.cat([ys[d] for d in chosen]), domains=len(chosen))
+        return DomainBatch(
+            x=torch.cat([xs[d] for d in chosen]), y=torch.cat([ys[d] for d in chosen]), domains=len(chosen)
+        )
 
 
 class Weigher:
@@ -251,13 +253,13 @@ class DomainLearner(nn.Module, ABC):
         self.updates = 0
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
 
-    def update(self, batch: Batch, weigh: Weigher) -> None:
+    def update(self, batch: DomainBatch, weigh: Weigher) -> None:
         """Take one step."""
         self.learn(batch, weigh)
         self.updates += 1
 
     @abstractmethod
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         """What a step is."""
 
     @property
@@ -333,13 +335,13 @@ class LeaveOneOut(Program):
         weighed = self.weigh.collect()
         return None if weighed is None else Seen(*weighed)
 
-    def _draw(self) -> Batch:
+    def _draw(self) -> DomainBatch:
         drawn = [
             source.train.take(self._rng.integers(len(source.train), size=self.schedule.batch_size))
             for source in self.problem.sources
         ]
         x, y = (torch.cat(parts).to(self.device, non_blocking=True) for parts in zip(*drawn, strict=True))
-        return Batch(x=x, y=y, domains=len(drawn))
+        return DomainBatch(x=x, y=y, domains=len(drawn))
 
     def evaluate(self, *, last: bool) -> Record:
         """A look at the held-out examples of training domains; after a training's last step, its result."""
@@ -358,7 +360,7 @@ class LeaveOneOut(Program):
         scores = [self._score(source.held) for source in self.problem.sources]
         return float(np.mean([score[0] for score in scores])), float(np.mean([score[1] for score in scores]))
 
-    def _score(self, pool: Pool) -> tuple[float, float, Array]:
+    def _score(self, pool: DomainExamples) -> tuple[float, float, Array]:
         """Accuracy, mean loss and confusions."""
         outputs, targets = self._outputs(pool)
         right = (outputs.argmax(1) == targets).double().mean()
@@ -367,7 +369,7 @@ class LeaveOneOut(Program):
         return float(right), float(F.cross_entropy(outputs.double(), targets)), table
 
     @torch.no_grad()
-    def _outputs(self, pool: Pool, batch: int = 256) -> tuple[Tensor, Tensor]:
+    def _outputs(self, pool: DomainExamples, batch: int = 256) -> tuple[Tensor, Tensor]:
         """Outputs and labels, in one fixed random order.
 
         Some algorithms look at all that is predicted at once, and folders come class by class: in their order, who is

@@ -25,7 +25,7 @@ from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import Program, Seen
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Keeper, Record
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.scores import PERCENT, worst_share
 from reweigh.bench.train.stacked import Peer, StackedDriver, initial_models
 from reweigh.method import Context, Method
@@ -207,7 +207,7 @@ class MetaLearning(Program):
         algorithm: TaskLearner,
         model: nn.Module,
         method: Method,
-        training: Training,
+        training: OptimizerPlan,
         seeds: Seeds,
         keeper: Keeper,
         *,

@@ -26,7 +26,7 @@ from reweigh.bench.train.driver import Checkpoints, Program, Seen
 from reweigh.bench.train.input.pipeline import Batch, Pipeline, mixed
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.sharded import Sharded
 from reweigh.method import Built, Context, Method
 from reweigh.torch.losses import CrossEntropy
@@ -35,7 +35,7 @@ from reweigh.torch.steps import Closure
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What large trainings have beyond `Training`.
+    """What large trainings have beyond `OptimizerPlan`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class ImageTraining(Program):
         self,
         model: nn.Module,
         method: Method,
-        training: Training,
+        training: OptimizerPlan,
         extras: Extras,
         pipeline: Pipeline,
         parts: dict[str, tuple[Source, np.ndarray[Any, Any]]],

@@ -22,7 +22,7 @@ from reweigh.objectives import Objective
 CHUNK = 256
 
 
-class Network(nn.Module, ABC):
+class RowNetwork(nn.Module, ABC):
     """A network that learns from rows without labels, and then encodes them."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class RowTraining(Program):
 
     def __init__(
         self,
-        network: Network,
+        network: RowNetwork,
         rows: Tensor,
         *,
         objective: Objective,
@@ -76,7 +76,7 @@ class RowTraining(Program):
         self.device = devices.current() if device is None else device
         self.batch_size, self.seeds = batch_size, seeds
         self.module = self.network = network.to(self.device)
-        self.rows = devices.Rows(rows, self.device)
+        self.rows = devices.DeviceRows(rows, self.device)
         self.every = steps_of(len(rows), batch_size)
         self.steps = self.every * epochs
         self.objectives = (LiveObjective(objective),)
@@ -169,7 +169,7 @@ def steps_of(rows: int, size: int) -> int:
 
 
 @torch.no_grad()
-def encode(network: Network, rows: Tensor, device: torch.device) -> Tensor:
+def encode(network: RowNetwork, rows: Tensor, device: torch.device) -> Tensor:
     """The features of all rows in single precision, computed on a device some at a time, in the processor's memory.
 
     They are computed in double precision, where the device has it, and rounded once. Single-precision kernels round
@@ -178,4 +178,6 @@ def encode(network: Network, rows: Tensor, device: torch.device) -> Tensor:
     """
     exact = devices.widest(device)
     there = copy.deepcopy(network).eval().to(device, exact)
-    return torch.cat([there.encode(part.to(exact)).float().cpu() for part in devices.Rows(rows, device).split(CHUNK)])
+    return torch.cat(
+        [there.encode(part.to(exact)).float().cpu() for part in devices.DeviceRows(rows, device).split(CHUNK)]
+    )

@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
+from reweigh.bench.train.copies import CopiedRows
 from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.driver import Nonfinite, Program, Seen
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import Built, Method
 from reweigh.objectives import Entropy
 from reweigh.torch import entropy
-from reweigh.torch.steps import SAM, Closure, Plain
+from reweigh.torch.steps import SAM, Closure, Plain, TrainingRows
 
 #: Steps that take gradients for nothing but a direction before the optimiser sees them.
 _SCALED = (Plain, SAM)
@@ -46,7 +47,7 @@ class Supervised(Program):
         task: Task,
         model: nn.Module,
         method: Method,
-        training: Training,
+        training: OptimizerPlan,
         seeds: Seeds,
         *,
         augment: Augment | None = None,
@@ -79,9 +80,11 @@ class Supervised(Program):
         self.stepper = built.step.start(self.module)
         self.average = None if built.average is None else built.average.start(self.module)
         self.nonfinite = Nonfinite(training.nonfinite, self.every)
-        self.x, self.y = devices.Rows(task.x_train, self.device), devices.Rows(task.y_train, self.device)
-        self.groups = None if task.groups is None else devices.Rows(task.groups, self.device)
-        self.held = {part: devices.Rows(getattr(task, f"x_{part}"), self.device) for part in task.parts}
+        self.x, self.y = devices.DeviceRows(task.x_train, self.device), devices.DeviceRows(task.y_train, self.device)
+        self.groups = None if task.groups is None else devices.DeviceRows(task.groups, self.device)
+        self.training_rows = TrainingRows(inputs=self.x, targets=task.y_train, groups=task.groups)
+        self.copied = CopiedRows(batch_size, self.every, seeds.integer("order"))
+        self.held = {part: devices.DeviceRows(getattr(task, f"x_{part}"), self.device) for part in task.parts}
         self.meta = devices.moved(task.meta, self.device)
         self.augmentation, self.meta_order = seeds.torch("augmentation"), seeds.torch("meta")
         self._batches: Iterator[list[int]] = iter(())
@@ -100,7 +103,10 @@ class Supervised(Program):
 
     def step(self, step: int) -> Seen:
         """One step on the sampler's next examples."""
-        return self.take(torch.as_tensor(next(self._batches)), step)
+        indices = torch.as_tensor(next(self._batches))
+        if self.stepper.copies is not None:
+            indices = self.copied.batch(self.stepper.copies, step)
+        return self.take(indices, step)
 
     def take(self, indices: Tensor, step: int) -> Seen:
         """One step on these examples."""
@@ -110,12 +116,13 @@ class Supervised(Program):
             x = self.augment(x, self.augmentation)
 
         signals: dict[int, Tensor] = {}
+        index = indices.to(self.device, non_blocking=True)
 
         def objective(losses: Tensor) -> Tensor:
             own = self.loss.sample_weight(y, step / self.steps)
             drawn = self.sampler.sample_weight(indices, losses.detach())
             groups = None if self.groups is None else self.groups[indices]
-            seen: dict[str, Any] = {"groups": groups, "signal": signals.get(len(losses)), "index": indices}
+            seen: dict[str, Any] = {"groups": groups, "signal": signals.get(len(losses)), "index": index}
             # A regulariser that a model has of its own is not a unit's loss: it comes after weighting.
             penalty: Tensor | float = getattr(self.module, "penalty", 0.0) * self.loss_scale
             if drawn is None:
@@ -141,12 +148,14 @@ class Supervised(Program):
             losses=losses_of,
             objective=objective,
             meta_batch=self._meta_batch(),
+            training_rows=self.training_rows,
+            index=index,
             context=lambda: devices.autocast(self.device, self.training.precision),
         )
         self.stepper.step(self.optimizer, closure)
         losses, weights = self._seen(x, y)
         self._tell_sampler(indices, losses)
-        return Seen(losses, weights, indices.to(self.device, non_blocking=True))
+        return Seen(losses, weights, index)
 
     def _tell_sampler(self, indices: Tensor, losses: Tensor) -> None:
         if not self.sampler.adaptive:

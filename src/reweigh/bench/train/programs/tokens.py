@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,20 +16,33 @@ from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import Program, Seen
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.method import Method
+from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.mean import Mean
 from reweigh.torch import chunked_cross_entropy
+from reweigh.torch.chunked import chunked_tokens
 
 Level = Literal["token", "sequence"]
+
+#: Marks targets that are not to be predicted.
+_IGNORED = -100
 
 
 class TokenLoss:
     """Cross entropy over a vocabulary with an objective at work: never all logits at once, state and weights kept.
 
-    Every target counts: what is not to be predicted is left out before. After a call `live.losses` and `live.weights`
-    are those of the units, tokens or sequences.
+    After a call `live.losses` and `live.weights` are those of the units, tokens or sequences.
+
+    Parameters
+    ----------
+    method
+        Names an objective and nothing else.
+    level
+        Whether a token or a sequence is a unit.
+    ignores
+        Whether some targets are -100 and do not count; otherwise all do, and no device is asked which.
     """
 
-    def __init__(self, method: Method, level: Level) -> None:
+    def __init__(self, method: Method, level: Level, *, ignores: bool = False) -> None:
         others = [slot for slot, _ in method.parts() if slot != "objective"]
         if others:
             raise ValueError(
@@ -37,26 +51,58 @@ class TokenLoss:
             )
         self.live = LiveObjective(method.objective)
         self.level: Level = level
+        self.ignores = ignores
 
-    def __call__(self, hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The loss to descend."""
-        live = self.live
+    def __call__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        bias: Tensor | None = None,
+        reference: Tensor | None = None,
+        **logits: Any,
+    ) -> Tensor:
+        """The loss to descend.
+
+        `reference` are the losses of the targets under another model, for objectives that weigh by them; `logits` are
+        the `scale` and the `softcap` of models that have one.
+        """
+        live, level = self.live, self.level
+        counts = targets != _IGNORED if self.ignores else None
         if live.objective.stateful:
-            losses = chunked_cross_entropy(hidden, weight, targets, Mean(), bias=bias, reduction="none")
-            return live(self._units(losses))
-        loss, losses = chunked_cross_entropy(
-            hidden, weight, targets, live.objective, bias=bias, level=self.level, return_losses=True
+            losses = chunked_cross_entropy(hidden, weight, targets, Mean(), bias=bias, reduction="none", **logits)
+            sizes = None if counts is None or level == "token" else counts.sum(1).to(losses.dtype)
+            return live(self._units(losses, counts), sample_weight=sizes)
+        by_entropy = isinstance(live.objective, Entropy)
+        signal = reference if "signal" in live.objective.takes and not by_entropy else None
+        chunked = chunked_tokens(
+            hidden,
+            weight,
+            targets,
+            live.objective,
+            bias=bias,
+            level=level,
+            signal=signal,
+            entropies=by_entropy,
+            **logits,
         )
-        live.losses = self._units(losses).detach()
-        live.weights = self.of(live.losses)
-        return loss * live.factor
+        live.losses = self._units(chunked.losses, counts).detach()
+        if by_entropy:
+            signal = chunked.entropies / math.log(weight.shape[0])
+        live.weights = self.of(live.losses, None if signal is None else self._units(signal, counts))
+        return chunked.loss * live.factor
 
-    def of(self, losses: Tensor) -> Tensor:
-        """The weights that units of these losses would get now."""
-        return self.live.objective.weigh(losses, self.live.state).weights
+    def of(self, losses: Tensor, signal: Tensor | None = None) -> Tensor:
+        """The weights that units of these losses, and signals where they weigh, would get now."""
+        seen = {} if signal is None else {"signal": signal}
+        return self.live.objective.weigh(losses, self.live.state, **seen).weights
 
-    def _units(self, losses: Tensor) -> Tensor:
-        return losses.mean(1) if self.level == "sequence" and losses.ndim == 2 else losses.flatten()
+    def _units(self, values: Tensor, counts: Tensor | None) -> Tensor:
+        """The values of the targets that count, or their mean over each row."""
+        joins = self.level == "sequence" and values.ndim == 2
+        if counts is None:
+            return values.mean(1) if joins else values.flatten()
+        return (values * counts).sum(1) / counts.sum(1).clamp(min=1) if joins else values[counts]
 
 
 class TokenTraining(Program):

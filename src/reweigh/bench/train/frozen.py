@@ -1,0 +1,82 @@
+"""What a frozen network makes of images: computed once, and kept in the cache for every later run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reweigh.bench import models
+from reweigh.bench.catalogue.cache import cache_folder
+from reweigh.bench.catalogue.card import Array
+from reweigh.bench.catalogue.images import Dataset
+from reweigh.bench.files import replacing
+from reweigh.bench.train.pixels import as_tensor, normalize
+
+__all__ = ["IMAGENET_DEVIATION", "IMAGENET_MEAN", "activations", "kept", "pretrained", "vectors"]
+
+#: Mean and standard deviation of ImageNet's channels, as pre-trained networks expect them.
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+#: Images of the data set are enlarged to this side: pre-trained on larger ones, the network sees little in 32 pixels.
+SIDE = 128
+#: Principal components that are kept of the features. On CIFAR-10 more of them add nothing to a linear classifier.
+COMPONENTS = 64
+_BATCH = 64
+
+
+def kept(key: str, compute: Callable[[], Array]) -> Array:
+    """The array of this key, from the cache or else computed and put there."""
+    path = cache_folder() / "features" / f"activations-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+    if not path.exists():
+        made = compute()
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, made, allow_pickle=False)
+    return np.load(path, allow_pickle=False)
+
+
+def pretrained(model: str) -> Any:
+    """A network with published weights, such as `"efficientnet_lite0:weights=imagenet"`; its last layer is random."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the last layer, which nobody uses
+        return models.build(model, (3, 64, 64), 2)
+
+
+@torch.no_grad()
+def activations(trunk: nn.Module, images: Array, *, side: int = 0) -> Array:
+    """What a network makes of colour images, uint8 in NHWC order, enlarged to `side` pixels if it is given."""
+    trunk = trunk.eval().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def outputs(part: Array) -> Array:
+        pixels: Tensor = normalize(as_tensor(np.ascontiguousarray(part)), IMAGENET_MEAN, IMAGENET_DEVIATION)
+        if side:
+            pixels = F.interpolate(pixels, size=(side, side), mode="bilinear", align_corners=False)
+        return trunk(pixels.contiguous(memory_format=torch.channels_last)).numpy()
+
+    return np.concatenate([outputs(images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)])
+
+
+def vectors(dataset: Dataset, encoder: str) -> Dataset:
+    """The data set with a frozen network's features in place of its images.
+
+    The features are those before the last layer, reduced to their first principal components over all training images,
+    which needs no labels, and divided by the deviation of the first of them.
+    """
+    count = len(dataset.x_train)
+
+    def compute() -> Array:
+        from sklearn.decomposition import PCA
+
+        features = activations(pretrained(encoder).embed, np.concatenate([dataset.x_train, dataset.x_test]), side=SIDE)
+        reduction = PCA(COMPONENTS, svd_solver="covariance_eigh").fit(features[:count])
+        reduced = reduction.transform(features) / np.sqrt(reduction.explained_variance_[0])
+        return reduced.astype(np.float32)
+
+    x = kept(f"1 vectors {encoder} {SIDE} {COMPONENTS} {dataset.name} {dataset.source}", compute)
+    name = f"{dataset.name}, features of {encoder}"
+    return dataclasses.replace(dataset, name=name, x_train=x[:count], x_test=x[count:])

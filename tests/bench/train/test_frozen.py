@@ -1,0 +1,74 @@
+"""Features of a frozen network: computed once, principal components of the training images, and trained on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from torch import nn
+
+from reweigh.bench import catalogue
+from reweigh.bench.catalogue.images import Dataset
+from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.recipes import longtail
+from reweigh.bench.recipes.kinds import supervised
+from reweigh.bench.train import frozen
+
+
+@pytest.fixture
+def colours(monkeypatch, tmp_path):
+    """Digits in three colours, a cache of their own, and an encoder that counts the images it sees."""
+    monkeypatch.setenv("REWEIGH_CACHE", str(tmp_path))
+    digits = catalogue.load("digits", Dataset)
+    coloured = dataclasses.replace(
+        digits,
+        x_train=np.repeat(digits.x_train[:300], 3, -1),
+        y_train=digits.y_train[:300],
+        x_test=np.repeat(digits.x_test[:100], 3, -1),
+        y_test=digits.y_test[:100],
+    )
+    seen: list[int] = []
+
+    class Encoder(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            return x.mean(1).flatten(1)
+
+    network = nn.Module()
+    network.embed = Encoder()
+    monkeypatch.setattr(frozen, "pretrained", lambda model: network)
+    monkeypatch.setattr(frozen, "SIDE", 0)
+    monkeypatch.setattr(frozen, "COMPONENTS", 8)
+    return coloured, seen
+
+
+def test_features_are_principal_components_of_the_training_images_and_computed_once(colours):
+    dataset, seen = colours
+    features = frozen.vectors(dataset, "encoder")
+    assert sum(seen) == 400
+    assert features.x_train.shape == (300, 8)
+    assert features.shape == (8,)
+    pixels = dataset.x_train.mean(-1).reshape(300, -1) / 255
+    shift = np.mean([m / s for m, s in zip(frozen.IMAGENET_MEAN, frozen.IMAGENET_DEVIATION, strict=True)])
+    rate = np.mean([1 / s for s in frozen.IMAGENET_DEVIATION])
+    reference = PCA(8, svd_solver="full").fit_transform(pixels * rate - shift)
+    reference /= reference[:, 0].std(ddof=1)
+    np.testing.assert_allclose(np.abs(features.x_train), np.abs(reference), atol=1e-3)
+    again = frozen.vectors(dataset, "encoder")
+    assert sum(seen) == 400
+    np.testing.assert_array_equal(again.x_test, features.x_test)
+
+
+def test_a_recipe_learns_from_features(colours, monkeypatch):
+    features = frozen.vectors(colours[0], "encoder")
+    monkeypatch.setattr(supervised, "load", lambda data, encoder: features)
+    task = longtail.task(longtail.Settings(encoder="encoder", imbalance=2.0, meta=0), Seeds(0))
+    assert task.x_train.shape[1:] == (8,)
+    assert task.x_train.dtype == torch.float32
+    assert len(task.x_test) == 100
+
+
+def test_pixels_are_not_augmented_where_none_are_learnt_from():
+    with pytest.raises(ValueError, match="Leave one out"):
+        longtail.Settings(encoder="efficientnet_lite0:weights=imagenet", augment=True)
