@@ -114,7 +114,7 @@ def test_predictions_are_not_written_over_a_folder(tmp_path, capsys, monkeypatch
         def load(folder, **options):
             return Model()
 
-        def predict(self, rows):
+        def predict(self, rows, notes):
             return pl.DataFrame({"prediction": [1]})
 
     monkeypatch.setattr(model, "Model", Model)

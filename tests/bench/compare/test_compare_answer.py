@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 from reweigh.bench.compare import page, recipe
-from reweigh.bench.compare.answer import answer, needed, row_name
+from reweigh.bench.compare.answer import answer, needed, needed_of_rows, row_name, unit_of
 from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.search import MOST
 from reweigh.bench.lab import plan, results
 from reweigh.bench.lab.results import ColumnResults, Outcome, RowResults
 from reweigh.bench.lab.runs import Run, Spec
@@ -146,6 +147,18 @@ def test_what_would_decide_follows_from_the_width(tmp_path):
     assert needed(apart(0.024), 0.25, 12)[0] is None
 
 
+def test_intervals_over_rows_are_decided_by_rows_unless_more_splits_may_do():
+    def apart(mean, n=5):
+        return Difference(n=n, mean=mean, sd=1.0, low=mean - 0.02, high=mean + 0.02, effect=1.0, p=0.5)
+
+    # Half the width is twice the effect: four times the rows. A second comparison asks for 2.2414 / 1.96 of the width.
+    assert needed_of_rows(apart(0.01), 1) == (None, pytest.approx(4.0))
+    assert needed_of_rows(apart(0.01), 2) == (None, pytest.approx(4 * (2.241403 / 1.959964) ** 2, rel=1e-5))
+    assert needed_of_rows(apart(-0.018), 1) == (10, pytest.approx((0.02 / 0.018) ** 2))
+    assert needed_of_rows(apart(0.018, n=MOST), 1)[0] is None
+    assert needed_of_rows(apart(0.0), 1) == (None, math.inf)
+
+
 def test_equal_scores_on_every_split_cannot_be_told_apart(tmp_path):
     found = answered(tmp_path, {"rgd": 0.0}, sizes=(0.0,) * 8)
     assert found.headline.startswith("Keep plain training: the alternative is not better by more than 1 point")
@@ -162,7 +175,8 @@ def test_equal_differences_have_no_interval(tmp_path):
     assert worse.headline.startswith("Keep plain training")
     assert "is worse in balanced accuracy, -2.1 points, the same on each of 8 splits" in worse.declared[0]
     shown = page.with_answer(gathered(tmp_path / "few", {"rgd": 0.021}, sizes=(0.0,) * 4), few)
-    assert "+2.1 on every split" in shown.extra[0].markup
+    ranked = next(figure for figure in shown.extra if figure.title == "What to use, best first")
+    assert "+2.1 on every split" in ranked.markup
     assert "[+2.1, +2.1]" not in shown.extra[0].markup
 
 
@@ -395,6 +409,8 @@ def test_the_page_leads_with_the_answer_and_escapes_names(tmp_path):
     assert "Said for the test." in text
     assert "<b>yes</b>" not in text
     assert "calibration error" in text
+    assert "reweigh predict model rows.csv -o predictions.csv" in text
+    assert "paper" not in text.partition("</style>")[2].partition("<script>")[0], "the page is about somebody's data"
     json.dumps(page.as_data(words, []), allow_nan=False)
 
 
@@ -403,3 +419,8 @@ def test_numbers_that_are_none_are_null_for_scripts(tmp_path):
     apart = page.as_data(words, [])["models"][0]["scores"]["rgd"]["balanced_accuracy"]["difference"]
     assert apart["effect"] is None
     assert apart["mean"] == pytest.approx(0.021)
+
+
+@pytest.mark.parametrize(("typical", "digits"), [(1234.0, 0), (12.0, 1), (0.05, 4), (1e-9, 6), (0.0, 2)])
+def test_numbers_without_a_percentage_have_three_digits_that_say_something(typical, digits):
+    assert unit_of(metrics.Metric(key="mae", name="mae", percent=False), typical).digits == digits

@@ -1,5 +1,7 @@
 """Boosters, models that are kept, and the hardest rows."""
 
+import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -7,7 +9,9 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
+from reweigh.bench.cli.main import run_command
 from reweigh.bench.compare import hardest, page, recipe
 from reweigh.bench.compare.model import Model, train_and_save
 from reweigh.bench.compare.problem import DataQuestion, deal, load, parts_of
@@ -16,7 +20,7 @@ from reweigh.bench.tables import TableError
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs import boosting as boosters
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.method import method
 
 
@@ -68,7 +72,7 @@ def test_a_plain_booster_is_the_librarys_own(table, library, target):
     problem = load(asked(table, target))
     task, _ = deal(problem, parts_of(problem, 0))
     x, y = task.x_train.numpy(), task.y_train.numpy().reshape(-1)
-    booster = boosters.Booster(library, task, method("mean"), Training(lr=0.1, epochs=12), seed=0)
+    booster = boosters.Booster(library, task, method("mean"), OptimizerPlan(lr=0.1, epochs=12), seed=0)
     booster.advance(5)
     booster.advance(7)
     found = booster.margins("test").numpy()
@@ -102,18 +106,38 @@ def test_looks_are_even_and_end_with_the_last_round():
     assert boosters.looks(4) == [1, 2, 3, 4]
 
 
-def test_boosters_take_objectives_of_a_rows_own_loss_only():
-    assert boosters.takes(method("rgd:tau=2"))
-    assert boosters.takes(method("redescending"))
-    for text in ("rgd:normalize=mean", "term:t=1", "focal", "rgd+sam"):
-        assert not boosters.takes(method(text)), text
+def test_boosters_take_what_depends_on_a_row_alone():
+    for text in ("rgd:tau=2", "redescending", "focal", "class_weights+rgd", "logit_adjusted+threshold"):
+        assert boosters.takes(method(text), "binary"), text
+    for text in ("rgd:normalize=mean", "term:t=1", "ldam", "rgd+sam", "rgd+tau_norm"):
+        assert not boosters.takes(method(text), "binary"), text
+    assert not boosters.takes(method("focal"), "regression")
+
+
+@pytest.mark.parametrize("library", boosters.LIBRARIES)
+@pytest.mark.parametrize("text", ["class_weights", "logit_adjusted", "mean+prior"])
+def test_a_booster_that_corrects_for_shares_leans_towards_the_rare_class(table, library, text):
+    problem = load(asked(table, "old"))
+    task, _ = deal(problem, parts_of(problem, 0))
+    kept = torch.cat([torch.where(task.y_train == 0)[0], torch.where(task.y_train == 1)[0][:10]])
+    task = dataclasses.replace(task, x_train=task.x_train[kept], y_train=task.y_train[kept])
+    margins = {}
+    for row in ("mean", text):
+        writer = Kept()
+        training = OptimizerPlan(lr=0.1, epochs=10, final_only=True)
+        list(fit(boosters.Boosting(library, task, method(row), training, 0), writer))
+        outputs = writer.arrays["test_outputs"]
+        margins[row] = (outputs[:, 1] - outputs[:, 0]).mean()
+    assert margins[text] > margins["mean"] + 0.5
 
 
 def test_a_booster_keeps_losses_and_weights_of_training_rows(table):
     problem = load(asked(table, "old"))
     task, _ = deal(problem, parts_of(problem, 0))
     writer = Kept()
-    records = list(fit(boosters.Boosting("xgboost", task, method("rgd:tau=1"), Training(lr=0.1, epochs=6), 0), writer))
+    records = list(
+        fit(boosters.Boosting("xgboost", task, method("rgd:tau=1"), OptimizerPlan(lr=0.1, epochs=6), 0), writer)
+    )
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
     losses = writer.arrays["loss_trajectory"]
     assert losses.shape == (6, len(task.x_train))
@@ -194,9 +218,22 @@ def test_another_process_predicts_the_same(kept, table, tmp_path):
 def test_rows_to_predict_may_be_few_reordered_and_have_new_categories(kept, tmp_path):
     new = pl.DataFrame({"city": ["Paris", None], "surplus": [1, 2], "age": [70, None]})
     new.write_csv(tmp_path / "new.csv")
-    frame = Model.load(kept).predict(tmp_path / "new.csv")
+    notes = []
+    frame = Model.load(kept).predict(tmp_path / "new.csv", notes)
     assert frame.columns[:3] == ["city", "surplus", "age"]
     assert frame["predicted old"].is_in(["yes", "no"]).all()
+    (summary,) = notes
+    assert "'city' has names that training rows did not have in 1 of 2 rows ('Paris')" in summary
+    assert "the model does not use 'surplus'" in summary
+
+
+def test_the_standard_output_has_predictions_and_nothing_else(kept, tmp_path, capsys):
+    pl.DataFrame({"city": ["Paris", "Rom"], "age": [70, 30]}).write_csv(tmp_path / "new.csv")
+    assert run_command(["predict", str(kept), str(tmp_path / "new.csv"), "-o", "-"]) == 0
+    shown = capsys.readouterr()
+    assert pl.read_csv(io.StringIO(shown.out)).columns[:3] == ["city", "age", "predicted old"]
+    assert "'Paris'" in shown.err
+    assert "2 rows predicted: standard output" in shown.err
 
 
 @pytest.mark.parametrize(

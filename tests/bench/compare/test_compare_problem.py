@@ -10,6 +10,7 @@ import torch
 from reweigh.bench.compare import recipe, shared
 from reweigh.bench.compare.problem import DataQuestion, deal, hash_of, load, parts_of, with_test_rows
 from reweigh.bench.compare.shared import EncodedRows
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.tables import TableEncoder, TableError
 from reweigh.method import method
@@ -219,6 +220,37 @@ def test_a_folder_with_given_parts_keeps_them(photos):
     assert [problem.images.files[i].split("/")[0] for i in parts_of(problem, 5).test] == ["test"] * 6
 
 
+def test_a_part_for_validation_is_tested_on_where_there_is_no_other(photos):
+    for part in ("train", "val"):
+        for name in ("cat", "dog"):
+            (photos / part / name).mkdir(parents=True)
+    for name in ("cat", "dog"):
+        for i, file in enumerate(sorted((photos / name).glob("*.png"))):
+            file.rename(photos / ("val" if i < 3 else "train") / name / file.name)
+        (photos / name).rmdir()
+    problem = load(DataQuestion(source=str(photos), image_size=8))
+    assert {problem.images.files[i].split("/")[0] for i in parts_of(problem, 5).test} == {"val"}
+    assert any("trains on images of train/ and tests on those of val/" in note for note in problem.notes)
+    alone = load(DataQuestion(source=str(photos / "train"), image_size=8))
+    assert alone.test_rows is None
+
+
+def test_single_images_that_cannot_be_read_are_skipped_and_counted(photos):
+    whole = load(DataQuestion(source=str(photos), image_size=8)).rows
+    for name in ("torn.png", "worse.png"):
+        (photos / "cat" / name).write_bytes(b"\x89PNG")
+    problem = load(DataQuestion(source=str(photos), image_size=8, sha256="changed"))
+    assert problem.rows == whole
+    (note,) = [note for note in problem.notes if "skipped" in note]
+    assert note.startswith("2 images are skipped, the first because")
+    assert "torn.png" in note
+    for name in ("cat", "dog"):
+        for file in (photos / name).glob("*.png"):
+            file.write_bytes(b"")
+    with pytest.raises(UserError, match="images cannot be used, the first because"):
+        load(DataQuestion(source=str(photos), image_size=8, sha256="changed again"))
+
+
 def test_a_class_with_too_few_images_is_named(photos):
     for file in sorted((photos / "dog").glob("*.png"))[2:]:
         file.unlink()
@@ -257,6 +289,39 @@ def test_classes_with_too_few_rows_to_test_on_are_named_and_not_judged(tmp_path)
     problem = load(DataQuestion(source=str(path), target="y"))
     assert problem.judging.counted == (True, True, False)
     assert any("'c' has fewer than 10 rows to test on and cannot be judged" in note for note in problem.notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "positive", "why"),
+    [
+        (["a"] * 30 + ["b"] * 70, "", "a", "the rarer class"),
+        (["a"] * 70 + ["b"] * 30, "", "b", "the rarer class"),
+        (["a"] * 50 + ["b"] * 50, "", "b", "the second of two as frequent"),
+        (["a"] * 30 + ["b"] * 70, "b", "b", "as given"),
+    ],
+)
+def test_the_positive_class_is_named_and_thresholds_are_chosen_for_it(labels, given, positive, why, tmp_path):
+    draw = np.random.default_rng(0)
+    pl.DataFrame({"x": draw.normal(size=100), "y": labels}).write_csv(tmp_path / "two.csv")
+    problem = load(DataQuestion(source=str(tmp_path / "two.csv"), target="y", positive=given, cost="fp=1,fn=20"))
+    index = problem.classes.index(positive)
+    assert problem.judging.positive == index
+    assert f"about '{positive}', {why} (`--positive`)" in " ".join(problem.notes)
+    for name, text in (
+        ("f1", f"threshold:metric=f1,positive={index}" if index == 0 else "threshold:metric=f1"),
+        ("matthews", "threshold:metric=matthews"),
+        ("auroc", "threshold"),
+    ):
+        rows = recipe.corrections(("mean", "mean+threshold"), recipe.metric_named(name, problem), problem.judging)
+        assert method(rows["mean+threshold"].method) == method(text)
+    rows = recipe.corrections(("mean", "mean+threshold"), recipe.metric_named("", problem), problem.judging)
+    cut = method(rows["mean+threshold"].method).post
+    assert (cut.metric, cut.positive, cut.false_positive, cut.false_negative) == ("cost", index, 1.0, 20.0)
+
+
+def test_a_positive_class_must_be_one_of_two(table):
+    with pytest.raises(UserError, match="must be one of the two classes"):
+        load(DataQuestion(source=table, target="income", drop=("salary",), positive="maybe"))
 
 
 def test_costs_are_about_the_rarer_of_two_classes(table):

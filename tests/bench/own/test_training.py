@@ -122,3 +122,12 @@ def test_the_environment_makes_the_same_run(monkeypatch, tmp_path):
     assert run.resume() is None
     run.checkpoint({"epoch": 2})
     assert run.resume() == {"epoch": 2}
+
+
+def test_groups_reach_the_parts_that_need_them():
+    groups = torch.tensor([0, 0, 0, 0, 0, 1])
+    drawn = run_with("group_balanced").sampler(6, batch_size=2, groups=groups)
+    assert drawn.probabilities().tolist() == pytest.approx([0.1] * 5 + [0.5])
+    criterion = run_with("group_dro").criterion(torch.nn.CrossEntropyLoss(), n_groups=2)
+    outputs, targets = torch.zeros(6, 2), torch.zeros(6, dtype=torch.int64)
+    assert float(criterion(outputs, targets, groups=groups)) == pytest.approx(0.6931, abs=1e-3)

@@ -10,6 +10,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,16 @@ def test_a_report_reads_the_runs_of_its_questions_and_no_others(finished: Path, 
     (results,) = collect(root)
     assert not results.damaged
     assert collect(root, recipe="longtail") == collect(root, preset="paper") == []
+
+
+def test_comparisons_have_no_preset_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What a person compared is in the report of its folder, unless the report is to be about something else."""
+    mine: Any = object()
+    own = SimpleNamespace(results_at=lambda root: mine)
+    monkeypatch.setattr("reweigh.bench.lab.recipe.self_reporting_at", lambda root: {"compare": own})
+    assert collect(tmp_path) == collect(tmp_path, recipe="compare") == [mine]
+    assert collect(tmp_path, recipe="longtail") == collect(tmp_path, preset="cpu") == []
+    assert collect(tmp_path, recipe="compare", preset="cpu") == []
 
 
 @pytest.mark.parametrize("name", ["spec.json", "records.jsonl", "done"])

@@ -33,7 +33,14 @@ _COLOURS = {"decided": "green", "leading": "cyan", "undecided": "yellow"}
 
 def compare(given: Request, console: Console) -> int:
     """Answer the question, write the report, the hardest rows and the model; returns the exit code."""
-    prepared = answering.prepare(given)
+    with Progress(console=console, transient=True) as progress:
+        looking = progress.add_task("reading the data", total=None)
+        prepared = answering.prepare(
+            given,
+            lambda share: progress.update(
+                looking, description="a frozen network looks at every row, once", total=1.0, completed=share
+            ),
+        )
     _describe(console, prepared.problem, prepared.table)
     with RunDisplay(console, prepared.table.metric) as display:
         searched = answering.run(
@@ -64,12 +71,13 @@ def predict(
 ) -> int:
     """Write predictions for a file of rows."""
     devices.use(device)
-    count = write_predictions(model, rows, out, precision=precision)
-    if out == STANDARD_OUTPUT:
-        return 0
+    count, notes = write_predictions(model, rows, out, precision=precision)
     if card := model_card.first_line(model):
         console.print(escape(card), highlight=False)
-    console.print(f"{count} rows predicted: {escape(str(out))}", highlight=False)
+    for note in notes:
+        console.print(escape(note), highlight=False)
+    where = "standard output" if out == STANDARD_OUTPUT else escape(str(out))
+    console.print(f"{count} rows predicted: {where}", highlight=False)
     return 0
 
 

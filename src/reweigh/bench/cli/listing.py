@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Columns of a terminal from which on there is room for everything about a method side by side.
 _WIDE = 110
-#: Columns of what is no terminal: more than any table has, since a file or the next program takes lines of any length.
+#: Columns where the output is not a terminal: a file or the next program takes lines of any length.
 _BOUNDLESS = 100_000
 
 

@@ -202,6 +202,7 @@ def compare_command(
     method: Repeated = (),
     metric: str = "",
     cost: str = "",
+    positive: str = "",
     task: Literal["", "binary", "multiclass", "regression"] = "",
     categorical: Repeated = (),
     drop: Repeated = (),
@@ -228,24 +229,26 @@ def compare_command(
         reweigh compare people.csv --target income
         reweigh compare people.csv --target income --group sex --budget 10m
         reweigh compare sales.parquet --target amount --time day --model lightgbm
-        reweigh compare photos/                    # a folder of class folders of images
+        reweigh compare photos/                    # a folder of class folders of images, or of texts
         reweigh compare adult                      # a named table, fetched once
         reweigh compare train.py:train --metric test/accuracy --select val/accuracy --budget 6h
         reweigh compare --script "python train.py --seed {seed} --lr {lr}" --lr 3e-4 --metric test/f1 --select val/f1
         reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
 
     Args:
-        source: A CSV, TSV, JSON, Parquet or Arrow file, a folder of class folders of images, the name of a table
-            (`reweigh list data`), or your own training as file.py:function.
+        source: A CSV, TSV, JSON, Parquet or Arrow file, a folder of class folders of images or texts, the name of a
+            table (`reweigh list data`), or your own training as file.py:function.
         target: The column to predict.
         budget: How long to search, such as 90s, 10m or 1h; a bare number is seconds.
-        model: mlp, logistic, lightgbm or xgboost for tables; cnn, mlp or logistic for images. Repeat for more.
+        model: mlp, logistic, lightgbm or xgboost for tables; pretrained (the features of a frozen network, if its
+            weights are there), cnn, mlp or logistic for images. Repeat for more.
         method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
             the comparison that counts. `reweigh list methods` shows them.
         metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, average_precision, f1, matthews,
             recall_at_precision (of 90 %), cost, loss, worst_class, worst_group, calibration_error, worst_tenth_loss;
-            rmse (for numbers), mae, r2. Of two classes, F1 and precision are those of the rarer.
-        cost: What a false alarm and a miss of the rarer class cost, such as "fp=1,fn=20"; it is then judged by.
+            rmse (for numbers), mae, r2.
+        cost: What a false alarm and a miss of the positive class cost, such as "fp=1,fn=20"; it is then judged by.
+        positive: Of two classes, the one that precision, recall, F1 and cost are about; the rarer one if not given.
         task: The kind of target, if it was inferred wrongly.
         categorical: A column of numbers that are names; repeat for more.
         drop: A column to leave out; repeat for more.
@@ -303,6 +306,7 @@ def compare_command(
         test=test,
         image_size=image_size,
         cost=cost,
+        positive=positive,
     )
     request = Request(
         question=question,
@@ -373,7 +377,7 @@ def predict_command(
     """
     from reweigh.bench.cli import compare
 
-    console = SafeConsole()
+    console = SafeConsole(stderr=str(out) == "-")  # the standard output has the predictions and nothing else
     place = devices.chosen(device, precision, console)
     return compare.predict(model, rows, out, console, device=place, precision=precision)
 

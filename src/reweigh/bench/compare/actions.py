@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from reweigh.bench.lab import plan, stats
-from reweigh.bench.lab.results import ColumnResults, Outcome, Results, difference
+from reweigh.bench.lab.results import ColumnResults, Outcome, Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.method import method
 
@@ -131,7 +131,7 @@ def decide(results: Results, margin: float) -> Decision | None:
 
 
 def probability(difference: Difference, *, smallest: bool) -> float:
-    """The probability that a row is better than the reference, read off its own t statistic; 0.5 is no idea."""
+    """The probability that a row is better than the reference, read off its own t statistic; 0.5 means no idea."""
     if difference.n < 2 or math.isnan(difference.p):
         return 0.5
     ahead = (difference.mean > 0) != smallest
@@ -151,32 +151,7 @@ def against(results: Results, ours: tuple[str, str], theirs: tuple[str, str]) ->
     )
     if first is None or second is None:
         return None
-    return paired(results, _metric(results), first.outcomes, second.outcomes)
-
-
-def paired(
-    results: Results,
-    metric: str,
-    ours: Mapping[int, Outcome],
-    theirs: Mapping[int, Outcome],
-    *,
-    primary: bool = False,
-) -> Difference | None:
-    """The difference of two rows in a metric such as `accuracy`, on the splits where both have it; None without one."""
-    shared = sorted(set(ours) & set(theirs))
-    both = {seed: (value_of(ours[seed], metric), value_of(theirs[seed], metric)) for seed in shared}
-    values = {seed: pair for seed, pair in both.items() if math.isfinite(sum(pair))}
-    if not values:
-        return None
-    if results.compare is not None:
-        return results.compare(metric, ours, theirs, values, primary=primary)
-    first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
-    return difference(results.table, first, second, primary=primary)
-
-
-def value_of(outcome: Outcome, metric: str) -> float:
-    """A metric of one run on its test rows; NaN where it has none."""
-    return float(outcome.records[outcome.chosen].get(f"test/{metric}", math.nan))
+    return results.apart(results.table.metric, first.outcomes, second.outcomes)
 
 
 def with_reference(results: Results, decision: Decision) -> Results:
@@ -219,7 +194,7 @@ def _actions(results: Results, reference: tuple[str, str]) -> list[Action]:
             rows[key] = column.name, name, row.method, values
             declared = column.name == model and name == results.table.primary
             if (column.name, name) != reference:
-                apart = paired(results, _metric(results), row.outcomes, plain, primary=declared)
+                apart = results.apart(results.table.metric, row.outcomes, plain, primary=declared)
                 if apart is not None:
                     differences[key] = apart
     corrected = stats.corrected(differences)
@@ -235,10 +210,6 @@ def _actions(results: Results, reference: tuple[str, str]) -> list[Action]:
         for key, (own, name, text, values) in rows.items()
         if key in corrected or (own, name) == reference
     ]
-
-
-def _metric(results: Results) -> str:
-    return results.table.metric.removeprefix("test/")
 
 
 def _values(outcomes: Mapping[int, Outcome]) -> dict[int, float]:

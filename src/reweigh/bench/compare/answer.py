@@ -15,7 +15,7 @@ from reweigh.bench.compare import actions
 from reweigh.bench.compare.actions import Action, Decision, Strength, against, decide
 from reweigh.bench.compare.search import MOST, SearchOutcome
 from reweigh.bench.lab import plan, stats
-from reweigh.bench.lab.results import ColumnResults, Outcome, Results, difference
+from reweigh.bench.lab.results import ColumnResults, Outcome, Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Table
 from reweigh.bench.report import advice
@@ -288,10 +288,10 @@ def _without_training(decision: Decision, names: Mapping[tuple[str, str], str], 
 def _change(results: Results, decision: Decision, metric: Metric) -> Change | None:
     """How a metric of the action to use differs from the reference's."""
     ours, plain = (_outcomes(results, a.key) for a in (decision.use, decision.reference))
-    apart = actions.paired(results, metric.key, ours, plain)
+    apart = results.apart(f"test/{metric.key}", ours, plain)
     if apart is None:
         return None
-    typical = _mean([v for o in plain.values() if math.isfinite(v := actions.value_of(o, metric.key))])
+    typical = _mean([v for o in plain.values() if math.isfinite(v := o.score(f"test/{metric.key}"))])
     return Change(
         name=metric.name,
         difference=apart,
@@ -422,7 +422,7 @@ def _to_reference(
     for model, label in keys:
         declared = model == reference.model and label == results.table.primary
         if (model, label) != reference.key:
-            apart = actions.paired(results, metric.key, _outcomes(results, (model, label)), plain, primary=declared)
+            apart = results.apart(f"test/{metric.key}", _outcomes(results, (model, label)), plain, primary=declared)
             if apart is not None:
                 differences[f"{model}\0{label}"] = apart
     corrected = stats.corrected(differences)
@@ -440,11 +440,12 @@ def _parts(results: Results, decision: Decision, key: str, names: Sequence[str])
     ours, plain = (_outcomes(results, action.key) for action in (shown, decision.reference))
     scores: list[SubsetScore] = []
     for i, name in enumerate(names):
-        pairs = [(_entry(ours[s], key, i), _entry(plain[s], key, i)) for s in sorted(set(ours) & set(plain))]
-        pairs = [(a, b) for a, b in pairs if math.isfinite(a + b)]
+        shared = sorted(set(ours) & set(plain))
+        pairs = [(ours[seed].score(f"test/{key}", i), plain[seed].score(f"test/{key}", i)) for seed in shared]
+        pairs = [(first, second) for first, second in pairs if math.isfinite(first + second)]
         if pairs:
-            first, second = [a for a, _ in pairs], [b for _, b in pairs]
-            apart = difference(results.table, first, second) if len(pairs) > 1 else None
+            first, second = zip(*pairs, strict=True)
+            apart = results.apart(f"test/{key}", ours, plain, index=i) if len(pairs) > 1 else None
             scores.append(SubsetScore(name=name, plain=_mean(second), ours=_mean(first), difference=apart))
     return scores
 
@@ -475,12 +476,7 @@ def _outcomes(results: Results, key: tuple[str, str]) -> Mapping[int, Outcome]:
 
 
 def _metric_values(results: Results, key: tuple[str, str], metric: Metric) -> dict[int, float]:
-    return {seed: actions.value_of(o, metric.key) for seed, o in _outcomes(results, key).items()}
-
-
-def _entry(outcome: Outcome, key: str, i: int) -> float:
-    values = outcome.records[outcome.chosen].get(f"test/{key}") or []
-    return float(values[i]) if i < len(values) else math.nan
+    return {seed: o.score(f"test/{metric.key}") for seed, o in _outcomes(results, key).items()}
 
 
 def _mean(values: Sequence[float]) -> float:

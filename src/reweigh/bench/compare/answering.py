@@ -50,10 +50,13 @@ class Searched:
         return [] if self.answer is None else caveats(self.answer, self.prepared.table, self.outcome)
 
 
-def prepare(given: Request) -> Prepared:
-    """Read the data and check the question; what does not fit is refused before anything runs."""
+def prepare(given: Request, progress: Callable[[float], None] = lambda share: None) -> Prepared:
+    """Read the data and check the question; what does not fit is refused before anything runs.
+
+    A frozen network looking at photos or texts for the first time reports its `progress` as a share.
+    """
     problem = load(given.question)
-    question = request.question(given, problem)
+    question = request.question(given, problem, progress)
     root = given.folder(question.table.metric)
     root.mkdir(parents=True, exist_ok=True)
     return Prepared(request=given, problem=problem, question=question, root=root)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reweigh.bench.compare import hardest, page
+from reweigh.bench.compare import folder, hardest, page
 from reweigh.bench.compare.answer import Answer
 from reweigh.bench.compare.model import train_and_save
 from reweigh.bench.compare.model_card import ModelEvidence
@@ -50,7 +50,8 @@ def write(
     label = trained_as if trained_as != plan.BASELINE else table.primary
     weighed_by = next((run.spec.method for run in outcome.runs if run.spec.label == label), label)
     ranking = hardest.write(problem, trained, root / "hardest.csv", weighed_by=weighed_by)
-    shown = page.with_answer(results, answer, caveats=caveats, ranking=ranking, problem=problem)
+    tested = folder.row_scores(root, table, problem.judging)
+    shown = page.with_answer(results, answer, caveats=caveats, ranking=ranking, problem=problem, tested=tested)
     report = page.write(shown, root / "report.html")
     model = None
     if outcome.ended != "interrupted":

@@ -59,11 +59,18 @@ def results_at(root: Path) -> Results:
     stored = json.loads((root / _FILE).read_text())
     begun = (read_run(root, NAME, identity) for identity in dict.fromkeys((*stored["runs"], *stored["tuning"])))
     runs = [run for run in begun if run is not None]
-    return page.with_answer(*_answered(root, Table.from_dict(stored["table"]), runs, stored["facts"]))
+    table, facts = Table.from_dict(stored["table"]), stored["facts"]
+    gathered, found = _answered(root, table, runs, facts)
+    return page.with_answer(gathered, found, tested=row_scores(root, table, Judging(**with_tuples(facts["judging"]))))
+
+
+def row_scores(root: Path, table: Table, judging: Judging) -> RowScores:
+    """The scores of single rows of the comparison in a folder."""
+    return RowScores(table, root / _SPLITS, judging)
 
 
 def _answered(root: Path, table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
-    row_scores = RowScores(table, root / _SPLITS, Judging(**with_tuples(facts["judging"])))
-    gathered = dataclasses.replace(results.of_runs(NAME, table, runs), compare=row_scores.difference)
+    scores = row_scores(root, table, Judging(**with_tuples(facts["judging"])))
+    gathered = results.of_runs(NAME, table, runs, scores.difference)
     return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))

@@ -30,7 +30,8 @@ import reweigh
 from reweigh import post
 from reweigh.bench import models, tables
 from reweigh.bench.catalogue.images import image_folder
-from reweigh.bench.compare import booster_files, manifest, model_card, recipe
+from reweigh.bench.compare import booster_files, manifest, model_card, recipe, text_folder
+from reweigh.bench.compare.features import Frozen
 from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
 from reweigh.bench.draws.seeds import Seeds
@@ -40,7 +41,7 @@ from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.spreadsheet import harmless_table
-from reweigh.bench.tables import TableEncoder, TableError
+from reweigh.bench.tables import Profile, TableEncoder, TableError
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.correction import fitted, logits_per_output
 from reweigh.bench.train.device import Precision
@@ -86,7 +87,7 @@ def train_and_save(
     settings = settings_of(recipe.Settings, spec)
     corrects = method(spec.method).post is not None
     parts = with_test_rows(problem, parts_of(problem, spec.seed), hold_out=corrects)
-    task, preprocessing = deal(problem, parts)
+    task, preprocessing = deal(problem, parts, features=settings.features)
     card = {
         "reweigh": reweigh.__version__,
         "data": problem.name,
@@ -98,6 +99,7 @@ def train_and_save(
         "rows": {"trained on": len(parts.train), "fitted the correction": len(parts.val) if corrects else 0},
         "expected": dict(expected),
         "preprocessing": _saved(preprocessing),
+        "training rows": _profile(problem, parts.train),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(folder)
@@ -136,7 +138,7 @@ def _train_network(
         weights = network.state_dict().items()
         kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in weights}
         outputs = predict(network.eval(), task.x_val).cpu()
-        correction = fitted(task, row.post, outputs, scale=scale, model=network)
+        correction = fitted(task, program.post, outputs, scale=scale, model=network)
     # Not `save_file`, whose files only their owner can read.
     (folder / _WEIGHTS).write_bytes(save(kept))
     return {
@@ -159,7 +161,7 @@ def _train_booster(
         progress(rounds / settings.epochs)
     booster.save(folder / _BOOSTER[settings.model], booster.rounds)
     outputs = booster.margins("val")
-    correction = fitted(task, row.post, outputs)
+    correction = fitted(task, row.build(task.context(1)).post, outputs)
     return {
         "shape": list(task.x_train.shape[1:]),
         "epoch": booster.rounds,
@@ -186,8 +188,9 @@ class Model:
     """A model that was read back: rows in, predictions out."""
 
     card: Mapping[str, Any]
-    preprocessing: TableEncoder | Pixels
+    preprocessing: TableEncoder | Pixels | Frozen
     outputs: Callable[[Any], Any]
+    training_rows: Profile | None = None
 
     @classmethod
     def load(cls, folder: Path, *, precision: Precision = "float32") -> Model:
@@ -203,36 +206,43 @@ class Model:
             manifest.check(card, tuple(recipe.NETWORKS.values()), boosters.LIBRARIES)
             preprocessing = _restored(card["preprocessing"])
             _check_width(card, preprocessing)
+            profile = None if (saved := card.get("training rows")) is None else Profile.from_dict(saved)
             booster = card["model"] in boosters.LIBRARIES
             outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder, precision)
         except TableError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise manifest.damaged(folder / manifest.NAME, f"{type(error).__name__}: {_first(error)}") from None
-        return cls(card=card, preprocessing=preprocessing, outputs=outputs)
+        return cls(card=card, preprocessing=preprocessing, outputs=outputs, training_rows=profile)
 
-    def predict(self, source: Path) -> pl.DataFrame:
+    def predict(self, source: Path, notes: list[str] | None = None) -> pl.DataFrame:
         """Predictions for a file of rows, or a folder of images: the rows themselves with columns added.
 
-        Added are `predicted TARGET` and, for classes, the probability of each.
+        Added are `predicted TARGET` and, for classes, the probability of each. `notes` takes a sentence for everything
+        that was guessed, left out, or unlike the training rows.
         """
-        if isinstance(self.preprocessing, Pixels):
-            files = image_folder.images_below(source)
-            if not files:
-                raise TableError(f"{source} has no images. Give a folder with images in it or in its subfolders.")
-            x: Any = self.preprocessing.transform(image_folder.pixels(files, self.preprocessing.size, grey=False))
-            frame, target = pl.DataFrame({"file": [str(f.relative_to(source)) for f in files]}), "class"
+        notes = [] if notes is None else notes
+        how = self.preprocessing
+        if isinstance(how, Pixels) or (isinstance(how, Frozen) and how.table is None):
+            x, frame, target = _photos(source, how, notes)
         else:
-            frame = tables.read(source, least=1)
-            x, target = torch.from_numpy(self.preprocessing.transform(frame)), self.preprocessing.target.name
+            frame, files = _rows(source, notes)
+            encoder = how.table if isinstance(how, Frozen) else how
+            assert encoder is not None
+            target = encoder.target.name
+            x = torch.from_numpy(how.rows(frame) if isinstance(how, Frozen) else how.transform(frame))
+            if self.training_rows is not None and (differences := self.training_rows.compare(frame, target)):
+                notes.append(differences)
+            frame = frame if files is None else pl.DataFrame({"file": files})
         outputs = np.asarray(self.outputs(x), np.float64)
         return pl.concat([frame, pl.DataFrame(self._columns(outputs, target, set(frame.columns)))], how="horizontal")
 
     def _columns(self, outputs: Any, target: str, taken: set[str]) -> dict[str, Any]:
         classes = self.card["classes"]
         if not classes:
-            assert isinstance(self.preprocessing, TableEncoder)
-            columns: dict[str, Any] = {f"predicted {target}": self.preprocessing.inverse_target(outputs.reshape(-1))}
+            how = self.preprocessing.table if isinstance(self.preprocessing, Frozen) else self.preprocessing
+            assert isinstance(how, TableEncoder)
+            columns: dict[str, Any] = {f"predicted {target}": how.inverse_target(outputs.reshape(-1))}
         else:
             names = np.array(classes, dtype=object)
             columns = {f"predicted {target}": names[outputs.argmax(axis=1)].tolist()}
@@ -243,20 +253,23 @@ class Model:
         return columns
 
 
-def write_predictions(folder: Path, rows: Path, out: Path, *, precision: Precision = "float32") -> int:
-    """Write a model's predictions for a file of rows, or a folder of images; returns how many there are."""
+def write_predictions(
+    folder: Path, rows: Path, out: Path, *, precision: Precision = "float32"
+) -> tuple[int, list[str]]:
+    """Write a model's predictions for a file of rows, or a folder of images; returns how many there are, and notes."""
     if out.suffix not in (".csv", ".tsv", "", ".parquet"):
         raise UserError(f"`-o` must end in .csv, .tsv or .parquet, got {out.name!r}.")
-    frame = Model.load(folder, precision=precision).predict(rows)
+    notes: list[str] = []
+    frame = Model.load(folder, precision=precision).predict(rows, notes)
     if out == STANDARD_OUTPUT:
         sys.stdout.write(harmless_table(frame).write_csv())
-        return frame.height
+        return frame.height, notes
     with replacing(out) as temporary:
         if out.suffix == ".parquet":
             frame.write_parquet(temporary)
         else:
             harmless_table(frame).write_csv(temporary, separator="\t" if out.suffix == ".tsv" else ",")
-    return frame.height
+    return frame.height, notes
 
 
 def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision) -> Callable[[Any], Any]:
@@ -327,23 +340,52 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
     return outputs
 
 
-def _saved(preprocessing: TableEncoder | Pixels) -> dict[str, Any]:
+def _photos(source: Path, how: Pixels | Frozen, notes: list[str]) -> tuple[Any, pl.DataFrame, str]:
+    """Images as the model takes them, their files, and what is predicted."""
+    files = image_folder.images_below(source)
+    if not files:
+        raise TableError(f"{source} has no images. Give a folder with images in it or in its subfolders.")
+    size = how.size if isinstance(how, Pixels) else 1
+    images, files, unreadable = image_folder.readable(files, size, grey=False)
+    notes += image_folder.skipped(unreadable)
+    x: Any = how.transform(images) if isinstance(how, Pixels) else torch.from_numpy(how.photos(files))
+    return x, pl.DataFrame({"file": [str(f.relative_to(source)) for f in files]}), "class"
+
+
+def _rows(source: Path, notes: list[str]) -> tuple[pl.DataFrame, list[str] | None]:
+    """The rows of a file, or the texts of a folder with their files."""
+    return text_folder.unclassified(source) if source.is_dir() else (tables.read(source, least=1, notes=notes), None)
+
+
+def _saved(preprocessing: TableEncoder | Pixels | Frozen) -> dict[str, Any]:
+    if isinstance(preprocessing, Frozen):
+        return {"frozen": preprocessing.to_dict()}
     if isinstance(preprocessing, Pixels):
         return {"pixels": dataclasses.asdict(preprocessing)}
     return {"encoder": preprocessing.to_dict()}
 
 
-def _restored(saved: Mapping[str, Any]) -> TableEncoder | Pixels:
+def _profile(problem: Problem, rows: Any) -> dict[str, Any] | None:
+    """What the training rows of a table looked like; images have none."""
+    if problem.images is not None:
+        return None
+    frame, schema = problem.table
+    return Profile.of(frame[rows], schema).to_dict()
+
+
+def _restored(saved: Mapping[str, Any]) -> TableEncoder | Pixels | Frozen:
+    if "frozen" in saved:
+        return Frozen.from_dict(saved["frozen"])
     if "pixels" in saved:
         own = saved["pixels"]
         return Pixels(size=own["size"], mean=tuple(own["mean"]), deviation=tuple(own["deviation"]))
     return TableEncoder.from_dict(saved["encoder"])
 
 
-def _check_width(card: Mapping[str, Any], preprocessing: TableEncoder | Pixels) -> None:
+def _check_width(card: Mapping[str, Any], preprocessing: TableEncoder | Pixels | Frozen) -> None:
     """What preprocessing makes of a row is what the model takes."""
     size = getattr(preprocessing, "size", 0)
-    shape = [preprocessing.width] if isinstance(preprocessing, TableEncoder) else [3, size, size]
+    shape = [3, size, size] if isinstance(preprocessing, Pixels) else [preprocessing.width]
     if card["shape"] != shape:
         raise UserError(f"rows have shape {shape}, and the model takes {card['shape']}")
 

@@ -13,8 +13,10 @@ from markupsafe import Markup
 from reweigh.bench import report
 from reweigh.bench.compare import hardest
 from reweigh.bench.compare.actions import probability, with_reference
-from reweigh.bench.compare.answer import Answer, ModelAnswer, Score, SubsetScore, unit_of
+from reweigh.bench.compare.answer import Answer, ModelAnswer, Score
+from reweigh.bench.compare.figures import figures_of, opening
 from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.row_scores import RowScores
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Figure, Results
 from reweigh.bench.lab.stats import Difference
@@ -22,7 +24,7 @@ from reweigh.bench.lab.suspects import Ranking
 from reweigh.bench.report.advice import percent
 from reweigh.bench.report.markup import Toned, element, table
 from reweigh.bench.report.numbers import Unit, breakable, typeset
-from reweigh.bench.train.scores import Metric
+from reweigh.bench.tables import Schema
 
 #: Rows of the hardest that the page shows; the file has more.
 _SHOWN = 12
@@ -35,17 +37,22 @@ def with_answer(
     caveats: Sequence[str] = (),
     ranking: Ranking | None = None,
     problem: Problem | None = None,
+    tested: RowScores | None = None,
 ) -> Results:
     """The results with the answer in front, and the figures that only a comparison has."""
     if answer is None:
         return gathered
-    figures = [_ranked(answer), *(_metrics(model) for model in answer.models), *_groups(answer)]
+    figures = figures_of(answer, gathered, tested)
+    figures += [_ranked(answer), *(_metrics(model) for model in answer.models)]
     if ranking is not None and problem is not None:
         figures.append(_hardest(ranking, problem))
+    if problem is not None and problem.schema is not None and problem.imbalance == 1.0:
+        figures.append(_columns(problem.schema))
     return dataclasses.replace(
         with_reference(gathered, answer.decision),
         headline=answer.headline,
-        details=(*answer.details, *caveats),
+        details=(*answer.declared, *answer.unanswered, *caveats),
+        opening=opening(answer, images=problem is not None and problem.images is not None),
         extra=(*gathered.extra, *figures),
     )
 
@@ -109,8 +116,10 @@ def _metrics(model: ModelAnswer) -> Figure:
     return Figure(
         title=f"Every metric, {model.model}",
         markup=table(["method", *heads], rows, label="All metrics", class_="results"),
-        caption="Means over splits, and the difference to the best plain training with its 95 % interval, corrected "
-        "for overlapping splits. Coloured where there is evidence after correction for the number of rows of all "
+        caption="Means over splits, and the difference to the best plain training with its 95 % interval: over rows "
+        "and rounds of splits, or over splits for what is not a matter of single rows (average precision, recall at a "
+        "precision, calibration, the worst class, group or tenth) and for rows that were dropped after one round. "
+        "Coloured where there is evidence after correction for the number of rows of all "
         "models (Holm), metric by metric. Arrows down: less is better.",
     )
 
@@ -154,27 +163,14 @@ def _ranked(answer: Answer) -> Figure:
     )
 
 
-def _groups(answer: Answer) -> list[Figure]:
-    if not answer.groups:
-        return []
-    metric = Metric(key="group", name="group", percent=bool(answer.classes))
-    decision = answer.decision
-    shown = decision.best if decision.keeps_plain and decision.best is not None else decision.use
-    heads = ("group", answer.names[decision.reference.key], answer.names[shown.key], "difference")
-    return [
-        Figure(
-            title="Group by group",
-            markup=table(heads, (_subset(group, metric) for group in answer.groups), class_="results"),
-            caption="Accuracy of each group (for numbers, the root mean squared error), mean over the splits that "
-            "tested on it. The intervals are not corrected for the number of groups.",
-        )
-    ]
-
-
-def _subset(score: SubsetScore, metric: Metric) -> list[str]:
-    unit, d = unit_of(metric, score.plain), score.difference
-    apart = "–" if d is None else typeset(f"{unit.signed(d.mean)} {_interval(unit, d)}")
-    return [score.name, unit.value(score.plain), unit.value(score.ours), apart]
+def _columns(schema: Schema) -> Figure:
+    """What each column was taken for."""
+    rows = [[c.name, c.kind, str(c.distinct), f"{c.missing:.0%}" if c.missing else ""] for c in schema.columns]
+    return Figure(
+        title="What each column was taken for",
+        markup=table(("column", "taken for", "different", "missing"), rows, label="Columns"),
+        caption="`--categorical COL` makes names of numbers, and `--drop COL` leaves a column out.",
+    )
 
 
 def _hardest(ranking: Ranking, problem: Problem) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,15 @@ from torch import Tensor
 from reweigh.bench import catalogue, draws, tables
 from reweigh.bench.catalogue.images import Dataset, image_folder
 from reweigh.bench.catalogue.tables import NamedTable
+from reweigh.bench.compare import features as pretrained
+from reweigh.bench.compare import text_folder
+from reweigh.bench.compare.features import Frozen
 from reweigh.bench.compare.shared import EncodedRows
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
+from reweigh.bench.train import frozen
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
 from reweigh.bench.train.scores import Judging
@@ -54,7 +59,7 @@ class DataQuestion:
     Parameters
     ----------
     source
-        A file, a folder of class folders of images, a named table, or `digits`.
+        A file, a folder of class folders of images or texts, a named table, or `digits`.
     sha256
         Of the file, so that a changed file is another question.
     target, task, categorical, drop, group, time, test
@@ -63,6 +68,8 @@ class DataQuestion:
         Height and width that the images of a folder are scaled to.
     cost
         What a false positive and a false negative cost, such as `fp=1,fn=20`.
+    positive
+        The class of two that precision, recall, F1 and cost are about; the rarer one unless given.
     """
 
     source: str = EMBEDDED
@@ -76,15 +83,22 @@ class DataQuestion:
     test: str = ""
     image_size: int = 32
     cost: str = ""
+    positive: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Images:
-    """A folder of images in memory: uint8 NHWC, the class of each, and the file it came from."""
+    """A folder of images in memory, small: uint8 NHWC, the class of each, and the file it came from."""
 
     x: Array
     y: Array
     files: tuple[str, ...]
+    folder: Path = Path()
+
+    @property
+    def paths(self) -> list[Path]:
+        """Where the files are."""
+        return [self.folder / name for name in self.files]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +107,8 @@ class Problem:
 
     `rows` counts rows with a target, `test_share` is the share of them that a split tests on, and `test_rows` are
     the rows that every split tests on, where they are given. `imbalance` thins the classes of the training rows, and
-    `positions` are the places in their file of the rows that were kept of it.
+    `positions` are the places in their file of the rows that were kept of it. `files` are those of texts, each of which
+    is a row, and `fingerprint` that of a folder's content.
     """
 
     name: str
@@ -111,6 +126,8 @@ class Problem:
     frame: pl.DataFrame | None = field(default=None, repr=False)
     schema: Schema | None = field(default=None, repr=False)
     images: Images | None = field(default=None, repr=False)
+    files: tuple[str, ...] = field(default=(), repr=False)
+    fingerprint: str = ""
 
     @property
     def regression(self) -> bool:
@@ -149,7 +166,20 @@ class Problem:
         """
         if self.images is not None:
             return self.images.files[row]
+        if self.files:
+            return self.files[row if self.positions is None else self.positions[row]]
         return int(row if self.positions is None else self.positions[row]) + 1
+
+    def picture(self, row: int) -> Array | None:
+        """The image that a row is, uint8; None for a row that is not one."""
+        if self.images is not None:
+            return self.images.x[row]
+        frame, schema = self.table
+        names = [column.name for column in schema.features]
+        side = math.isqrt(len(names))
+        if names != [f"pixel_{i}_{j}" for i in range(side) for j in range(side)]:
+            return None
+        return np.array(frame.select(names).row(row), dtype=np.uint8).reshape(side, side)
 
     @property
     def labels(self) -> Array | None:
@@ -189,12 +219,14 @@ def hash_of(source: str) -> str:
 @functools.lru_cache(maxsize=1)
 def load(question: DataQuestion) -> Problem:
     """Read the data of a question; a process reads it once."""
-    return _judged(_read(question), question.cost)
+    return _judged(_read(question), question.cost, question.positive)
 
 
 def _read(question: DataQuestion) -> Problem:
     path = Path(question.source)
     if path.is_dir():
+        if not image_folder.images_below(path) and text_folder.files_below(path):
+            return _text_folder(path, question)
         _refuse(
             question,
             _FOR_TABLES,
@@ -211,14 +243,15 @@ def _read(question: DataQuestion) -> Problem:
         )
         return _digits()
     _refuse(question, ("image_size",), "a table", "")
-    if not path.exists() and question.source in catalogue.names("tables"):
+    if not path.exists() and question.source.partition(":")[0] in catalogue.names("tables"):
         named = catalogue.load(question.source, NamedTable, download=True)
         test_rows = None if named.test_rows is None else np.asarray(named.test_rows)
         return _table(question, named.frame, question.target or named.target, test_rows, named.notes)
-    frame = tables.read(path, target=question.target or None)
+    notes: list[str] = []
+    frame = tables.read(path, target=question.target or None, notes=notes)
     if not question.target:
         raise TableError(f"`--target` must name the column to predict; {path.name} has {tables.listed(frame.columns)}.")
-    return _table(question, frame, question.target, None, ())
+    return _table(question, frame, question.target, None, tuple(notes))
 
 
 def costs_of(text: str) -> tuple[float, float] | None:
@@ -243,11 +276,12 @@ def costs_of(text: str) -> tuple[float, float] | None:
     return given["fp"], given["fn"]
 
 
-def _judged(problem: Problem, cost: str) -> Problem:
+def _judged(problem: Problem, cost: str, positive_class: str) -> Problem:
     """The problem with what its scores depend on, and notes about it."""
     costs = costs_of(cost)
-    if costs is not None and len(problem.classes) != 2:
-        raise UserError(f"`--cost` is for two classes, and the target is {problem.kind}. Leave it out.")
+    for name, value in (("cost", cost), ("positive", positive_class)):
+        if value and len(problem.classes) != 2:
+            raise UserError(f"`--{name}` is for two classes, and the target is {problem.kind}. Leave it out.")
     labels = problem.labels
     if labels is None:
         return problem
@@ -265,12 +299,27 @@ def _judged(problem: Problem, cost: str) -> Problem:
         else:
             notes.append(f"{few}: every score rests on these few rows.")
             counted[:] = True
-    positive = int(np.argmin(problem.class_counts)) if len(problem.classes) == 2 else 1
+    positive = 1
+    if len(problem.classes) == 2:
+        positive, note = _positive(problem, positive_class)
+        notes.append(note)
     if costs is not None:
         name = tables.quoted(problem.classes[positive])
         notes.append(f"A false {name} costs {costs[0]:g}, a missed one {costs[1]:g} (`--cost`).")
     judging = Judging(counted=None if counted.all() else tuple(counted.tolist()), positive=positive, costs=costs)
     return dataclasses.replace(problem, judging=judging, notes=(*problem.notes, *notes))
+
+
+def _positive(problem: Problem, given: str) -> tuple[int, str]:
+    """Which of two classes is the positive one, and why: as given, or the rarer one, or the second of two as rare."""
+    if given and given not in problem.classes:
+        names = " or ".join(map(tables.quoted, problem.classes))
+        raise UserError(f"`--positive` must be one of the two classes, {names}, got {given!r}.")
+    first, second = problem.class_counts
+    positive = problem.classes.index(given) if given else int(first >= second)
+    why = "as given" if given else "the rarer class" if first != second else "the second of two as frequent"
+    name = tables.quoted(problem.classes[positive])
+    return positive, f"Precision, recall, F1 and cost are about {name}, {why} (`--positive`)."
 
 
 def parts_of(problem: Problem, seed: int) -> Split:
@@ -337,34 +386,52 @@ def with_test_rows(problem: Problem, parts: Split, *, hold_out: bool) -> Split:
     return Split(train, parts.val, parts.val)
 
 
-def deal(problem: Problem, parts: Split, encoded: EncodedRows | None = None) -> tuple[Task, TableEncoder | Pixels]:
+def deal(
+    problem: Problem, parts: Split, encoded: EncodedRows | None = None, *, features: str = ""
+) -> tuple[Task, TableEncoder | Pixels | Frozen]:
     """The task on these parts, and the preprocessing that its training rows made.
 
-    The rows of a table are taken from `encoded`, if given, or put there for other processes.
+    The rows of a table are taken from `encoded`, if given, or put there for other processes. With `features`, photos or
+    texts are what the frozen network of that name makes of them.
     """
     rows = {"train": parts.train, "val": parts.val, "test": parts.test}
     if problem.images is not None:
         images, given = problem.images, problem.labels
         assert given is not None
-        mean, deviation = pixel_statistics(images.x[parts.train])
-        size = int(images.x.shape[1])
-        pixels = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
-        x = {part: pixels.transform(images.x[chosen]) for part, chosen in rows.items()}
         y = {part: torch.from_numpy(given[chosen]) for part, chosen in rows.items()}
-        return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), pixels
+        if features:
+            made = pretrained.of_photos(images.paths, problem.fingerprint)
+            preprocessing: Pixels | Frozen = Frozen.fit(features, made[parts.train])
+            x = {part: torch.from_numpy(preprocessing.scaled(made[chosen])) for part, chosen in rows.items()}
+        else:
+            mean, deviation = pixel_statistics(images.x[parts.train])
+            size = int(images.x.shape[1])
+            preprocessing = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
+            x = {part: preprocessing.transform(images.x[chosen]) for part, chosen in rows.items()}
+        return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), preprocessing
     frame, schema = problem.table
-    encoder = TableEncoder.fit(frame, schema, parts.train)
-    x = {part: torch.from_numpy(_encode(encoder, frame, part, chosen, encoded)) for part, chosen in rows.items()}
+    if features:
+        encoder = TableEncoder.fit(frame, pretrained.without_texts(schema), parts.train)
+        names = pretrained.texts_of(schema)
+        made = pretrained.text_columns(frame, names)[parts.train]
+        whole: TableEncoder | Frozen = Frozen.fit(features, made, columns=names, table=encoder)
+    else:
+        whole = encoder = TableEncoder.fit(frame, schema, parts.train)
+    x = {part: torch.from_numpy(_encode(whole, frame, part, chosen, encoded)) for part, chosen in rows.items()}
     y = {part: torch.tensor(encoder.transform_target(frame, chosen)) for part, chosen in rows.items()}
-    groups = _group_indices(problem)
+    groups = group_indices(problem)
     scale = float(getattr(encoder.target, "deviation", 1.0))
     if problem.regression:  # as many axes as a model's output has
         y = {part: column[:, None] for part, column in y.items()}
     own = None if groups is None else torch.tensor(groups[parts.train])
-    return _task(problem, x, y, _scorer(problem, rows, y, scale, groups), own), encoder
+    return _task(problem, x, y, _scorer(problem, rows, y, scale, groups), own), whole
 
 
-def _encode(encoder: TableEncoder, frame: pl.DataFrame, part: str, rows: Array, encoded: EncodedRows | None) -> Array:
+def _encode(
+    encoder: TableEncoder | Frozen, frame: pl.DataFrame, part: str, rows: Array, encoded: EncodedRows | None
+) -> Array:
+    if isinstance(encoder, Frozen):  # never large: there are too many texts to embed before
+        return encoder.rows(frame, rows)
     if encoded is None:
         return encoder.transform(frame, rows)
     shape = (len(rows), encoder.width)
@@ -415,7 +482,11 @@ def _refuse(question: DataQuestion, names: Sequence[str], source: str, hint: str
 
 
 def _table(
-    question: DataQuestion, frame: pl.DataFrame, target: str, test_rows: Array | None, notes: tuple[str, ...]
+    question: DataQuestion,
+    frame: pl.DataFrame,
+    target: str,
+    test_rows: Array | None,
+    notes: tuple[str, ...],
 ) -> Problem:
     schema = tables.describe(
         frame,
@@ -428,8 +499,9 @@ def _table(
     )
     height = frame.height
     if question.test:
-        frame, test_rows = tables.append(frame, tables.read(Path(question.test), target=target), schema)
-        notes = (*notes, *_dropped(schema, frame[height:], Path(question.test).name))
+        about_test: list[str] = []
+        frame, test_rows = tables.append(frame, tables.read(question.test, target=target, notes=about_test), schema)
+        notes = (*notes, *about_test, *_dropped(schema, frame[height:], Path(question.test).name))
     labels = schema.labels(frame)
     kept = np.flatnonzero(labels.is_not_null().to_numpy())
     labelled = schema.labelled(frame)
@@ -487,7 +559,8 @@ def _names(cells: pl.Series) -> pl.Series:
     return cells.cast(pl.String).fill_null("(missing)")
 
 
-def _group_indices(problem: Problem) -> Array | None:
+def group_indices(problem: Problem) -> Array | None:
+    """The group of every row as an index; None without groups."""
     if problem.schema is None or problem.frame is None or problem.schema.group is None:
         return None
     names = _names(problem.frame.get_column(problem.schema.group))
@@ -522,13 +595,30 @@ def _digits() -> Problem:
     )
 
 
+def _text_folder(path: Path, question: DataQuestion) -> Problem:
+    """A folder of texts as a table of two columns."""
+    what = f"the folder of texts {path.name}, whose classes are the names of its folders"
+    _refuse(question, (*_FOR_TABLES, "image_size"), what, "")
+    frame, files = text_folder.classified(path.resolve())
+    tested = image_folder.held_out(files)
+    test_rows = None if tested is None else np.flatnonzero(tested)
+    if frame.height < tables.LEAST_ROWS:
+        raise TableError(
+            f"the folder {path} has {frame.height} texts in class folders, and at least {tables.LEAST_ROWS} are needed."
+        )
+    problem = _table(question, frame, text_folder.CLASS, test_rows, tuple(_about_parts(files)))
+    return dataclasses.replace(problem, files=files)
+
+
 def _image_folder(path: Path, question: DataQuestion) -> Problem:
     files = list(image_folder.find(path.resolve().parent, path.resolve().name, question.image_size).values())
     if not files:
         raise TableError(
             f"the folder {path} has no images in subfolders. Put the images of each class into a folder named after it."
         )
-    x, y, classes = image_folder.labelled(files, question.image_size, grey=False)
+    fingerprint = question.sha256 or hash_of(str(path))
+    x, files, unreadable = _decoded(files, question.image_size, fingerprint)
+    y, classes = image_folder.labels(files)
     counts = np.bincount(y, minlength=len(classes))
     if counts.min() < 5:
         rare = classes[int(counts.argmin())]
@@ -536,18 +626,59 @@ def _image_folder(path: Path, question: DataQuestion) -> Problem:
             f"the class {tables.quoted(rare)} has {counts.min()} images, and a split needs at least 5 of each. Add "
             "images, or remove the folder."
         )
-    # .../train/<class>/ and .../test/<class>/, or .../<class>/ alone
-    parts = np.array([file.parent.parent.name for file in files])
-    given = (path / "train").is_dir() and (path / "test").is_dir()
-    test_rows = np.flatnonzero(parts == "test") if given else None
+    names = tuple(str(file.relative_to(path.resolve())) for file in files)
+    tested = image_folder.held_out(names)
+    test_rows = None if tested is None else np.flatnonzero(tested)
     return Problem(
         name=path.resolve().name,
         kind="binary" if len(classes) == 2 else "multiclass",
         classes=classes,
         class_counts=tuple(counts.tolist()),
         rows=len(y),
-        notes=(f"{len(y)} images of {len(classes)} classes, scaled to {x.shape[1]} x {x.shape[2]} (`--image-size`).",),
+        notes=(
+            f"{len(y)} images of {len(classes)} classes, scaled to {x.shape[1]} x {x.shape[2]} (`--image-size`).",
+            *_about_parts(names),
+            *image_folder.skipped(unreadable),
+        ),
         test_share=_TEST if test_rows is None else len(test_rows) / len(y),
         test_rows=test_rows,
-        images=Images(x=x, y=y, files=tuple(str(file.relative_to(path.resolve())) for file in files)),
+        images=Images(x=x, y=y, files=names, folder=path.resolve()),
+        fingerprint=fingerprint,
     )
+
+
+def _decoded(files: list[Path], size: int, fingerprint: str) -> tuple[Array, list[Path], list[str]]:
+    """Small images, their files, and why others cannot be used; every folder is decoded once, by one process."""
+    reasons: list[str] = []
+
+    def decode() -> Array:
+        x, kept, unreadable = image_folder.readable(files, size, grey=False)
+        reasons.extend(unreadable)
+        readable = set(kept)
+        frozen.kept(f"{key} which", lambda: np.array([file in readable for file in files]))
+        return x
+
+    key = f"1 pixels {size} {fingerprint}"
+    x = frozen.kept(key, decode)
+    which = frozen.kept(f"{key} which", lambda: np.ones(len(files), dtype=bool))
+    if not which.all() and not reasons:  # decoded before: ask the files themselves again
+        reasons = [_fault(file) for file, good in zip(files, which, strict=True) if not good]
+    return x, [file for file, good in zip(files, which, strict=True) if good], reasons
+
+
+def _fault(file: Path) -> str:
+    try:
+        image_folder.pixels([file], 1, grey=False)
+    except UserError as error:
+        return str(error)
+    return f"{file} could not be read before."
+
+
+def _about_parts(names: Sequence[str]) -> list[str]:
+    """Which parts of a divided folder are trained on and tested on."""
+    parts = image_folder.parts(names)
+    if not parts:
+        return []
+    trained = " and ".join(f"{part}/" for part, tested in parts.items() if not tested)
+    (tested,) = (part for part, tested in parts.items() if tested)
+    return [f"Every split trains on images of {trained} and tests on those of {tested}/.", _SAME_TEST]

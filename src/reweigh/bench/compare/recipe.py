@@ -9,36 +9,38 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from reweigh.bench.compare import shared
+from reweigh.bench import tables
+from reweigh.bench.compare import features, shared
 from reweigh.bench.compare.folder import NAME, results_at
 from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
 from reweigh.bench.errors import UserError
-from reweigh.bench.lab.recipe import Trainee, plain
-from reweigh.bench.lab.runs import Record, Run, Writer
+from reweigh.bench.lab.recipe import LATER, Trainee, plain
+from reweigh.bench.lab.runs import Record, Run, RunWriter
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes.kinds import supervised
-from reweigh.bench.recipes.kinds.supervised import Supervised
+from reweigh.bench.recipes.kinds.supervised import SupervisedSettings
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.correction import corrected, logits_per_output
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs import boosting as boosters
-from reweigh.bench.train.scores import Metric
+from reweigh.bench.train.scores import Judging, Metric
 from reweigh.bench.train.task import Task
 from reweigh.method import Method, method
 from reweigh.post import Threshold
 
 #: The question is not a preset's: the folder of a comparison stores it, and `results_at` reads it back.
 __all__ = ["METHODS", "NAME", "NETWORKS", "Settings", "group", "results_at", "train", "train_group"]
-#: What `--model` names, and what it is called among the models of the bench.
-NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn"}
+#: What `--model` names, and what it is called among the models of the bench; `pretrained` is a linear layer on the
+#: features of a frozen network.
+NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn", "pretrained": "linear"}
 #: The rows unless `--method` names others, in the order in which they are run: plain training and what costs nothing
 #: beside it, RGD, and what is likely to be best. A regression has no classes to balance, and boosters take fewer.
 METHODS = (
@@ -47,24 +49,28 @@ METHODS = (
     "mean+threshold",
     "rgd",
     "rgd+prior",
+    "class_weights",
     "class_balanced",
+    "logit_adjusted",
     "focal",
     "rgd_auto",
     "redescending",
     "term:t=0.5",
 )
+#: Rows beside them where `--group` names few large groups, which these see in training and no other row does.
+GROUP_METHODS = ("group_dro", "group_balanced")
 #: From this many numbers of training data on a training's time is arithmetic, and batching is not worth it.
 _LARGE = 4_000_000
 #: Steps that a network is trained for, between the fewest and the most epochs.
 _STEPS, _EPOCHS = 1500, (5, 60)
-#: Metrics that a threshold can be chosen by.
-_CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1")
+#: Metrics beside the cost that a threshold can be chosen by.
+_CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
 #: Splits of small data that a process keeps in memory.
 _REMEMBERED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised, DataQuestion):
+class Settings(SupervisedSettings, DataQuestion):
     """Settings of a run: how to train, and the question whose data it trains on."""
 
     #: Whether there is so much data that a process for each training is faster than one program for many.
@@ -73,6 +79,8 @@ class Settings(Supervised, DataQuestion):
     final_only: bool = True
     #: The row whose outputs this one corrects, if nothing is trained for it.
     base: str = ""
+    #: The frozen network whose features of photos or texts are learnt from; pixels and words if there is none.
+    features: str = field(default="", metadata=LATER)
 
     def question(self) -> DataQuestion:
         """The part of the settings that says which data."""
@@ -80,8 +88,10 @@ class Settings(Supervised, DataQuestion):
         return DataQuestion(**{name: value for name, value in dataclasses.asdict(self).items() if name in names})
 
 
-def settings(question: DataQuestion, problem: Problem, width: int, precision: Precision = "float32") -> dict[str, Any]:
-    """The settings that all models share, as plain values."""
+def settings(
+    question: DataQuestion, problem: Problem, width: int, precision: Precision = "float32", embedded: str = ""
+) -> dict[str, Any]:
+    """The settings that all models share, as plain values; `embedded` is the network that texts go through, if any."""
     rows = round(problem.rows * problem.train_share)
     batch = 64
     while batch < 1024 and rows / batch > 128:
@@ -96,6 +106,7 @@ def settings(question: DataQuestion, problem: Problem, width: int, precision: Pr
         epochs=epochs,
         large=rows * width > _LARGE,
         precision=precision,
+        features=embedded,
     )
     return plain(shared)
 
@@ -107,35 +118,66 @@ def column(model: str, problem: Problem, rows: Sequence[str]) -> Column:
         own |= {"lr": boosters.RATE, "epochs": boosters.ROUNDS}
     elif model == "logistic":
         own |= {"lr": 1e-2}
+    elif model == "pretrained":
+        rows_trained = problem.rows * problem.train_share
+        large = rows_trained * features.WIDTHS[features.PHOTOS] > _LARGE
+        own |= {"lr": 1e-2, "features": features.PHOTOS, "large": large}
     wanted = tuple(row for row in rows if fits(method(row), model, problem))
     # A booster divides gradients by curvature: a factor on the loss, all the controls are about, cancels there.
     return Column(name=model, settings=own, methods=wanted, controls=model not in boosters.LIBRARIES)
+
+
+def methods(problem: Problem) -> tuple[str, ...]:
+    """The rows unless `--method` names others."""
+    if not problem.groups or tables.keeps_groups_whole(*problem.table):
+        return METHODS
+    return (*METHODS, *GROUP_METHODS)
+
+
+def uses_groups(text: str) -> bool:
+    """Whether a part of the method is told each training row's group."""
+    return any({"groups", "n_groups"} & set(getattr(part, "needs", ())) for _, part in method(text).parts())
 
 
 def fits(row: Method, model: str, problem: Problem) -> bool:
     """Whether a model can be trained with a method on this kind of problem."""
     if problem.regression and (row.loss is not None or row.post is not None):
         return False
-    return model not in boosters.LIBRARIES or boosters.takes(row)
+    return model not in boosters.LIBRARIES or boosters.takes(row, cast(Any, problem.kind))
 
 
-def corrections(rows: Sequence[str], metric: Metric) -> dict[str, Row]:
+def corrections(rows: Sequence[str], metric: Metric, judging: Judging) -> dict[str, Row]:
     """What the rows stand for that correct the outputs of another: nothing is trained for them.
 
-    A threshold is chosen by the metric that is judged by, where it knows that one.
+    A threshold is chosen by the metric or cost that is judged by, unless no cut changes that one.
     """
     texts = {str(method(text)): text for text in rows}
-    found: dict[str, Row] = {}
+    corrected: dict[str, Row] = {}
     for text in rows:
         row = method(text)
         if row.post is None or row.post.needs_classifier:
             continue
         base = texts.get(str(dataclasses.replace(row, post=None)))
-        if row.post == Threshold() and metric.key in _CUT_BY:
-            row = dataclasses.replace(row, post=Threshold(metric=cast(Any, metric.key)))
+        if row.post == Threshold():
+            row = dataclasses.replace(row, post=_cut_by(metric, judging))
         if base is not None:
-            found[text] = Row(method=str(row), settings={"base": base})
-    return found
+            corrected[text] = Row(method=str(row), settings={"base": base})
+    return corrected
+
+
+def _cut_by(metric: Metric, judging: Judging) -> Threshold:
+    """The cut that is best for a metric; for balanced accuracy where the metric is one of the ranking."""
+    if metric.key == "cost" and judging.costs is not None:
+        false_positive, false_negative = judging.costs
+        return Threshold(
+            metric="cost",
+            positive=judging.positive,
+            false_positive=false_positive,
+            false_negative=false_negative,
+        )
+    if metric.key not in _CUT_BY:
+        return Threshold()
+    return Threshold(metric=cast(Any, metric.key), positive=judging.positive if metric.key == "f1" else 1)
 
 
 def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], primary: str, metric: Metric) -> Table:
@@ -148,7 +190,7 @@ def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], 
         metric=f"test/{metric.key}",
         metric_name=metric.name,
         select=f"val/{metric.key}",
-        rows=corrections(rows, metric),
+        rows=corrections(rows, metric, problem.judging),
         primary=primary,
         smallest=metric.smallest,
         overlap=problem.test_over_train,
@@ -179,15 +221,16 @@ def metric_named(name: str, problem: Problem) -> Metric:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _small_task(question: DataQuestion, seed: int) -> Task:
+def _small_task(question: DataQuestion, features: str, seed: int) -> Task:
     problem = load(question)
-    return deal(problem, parts_of(problem, seed))[0]
+    return deal(problem, parts_of(problem, seed), features=features)[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _large_task(question: DataQuestion, seed: int, folder: Path) -> Task:
+def _large_task(question: DataQuestion, features: str, seed: int, folder: Path) -> Task:
     problem = load(question)
-    return deal(problem, parts_of(problem, seed), shared.EncodedRows(folder, f"{question} {seed}"))[0]
+    rows = shared.EncodedRows(folder, f"{question} {features} {seed}")
+    return deal(problem, parts_of(problem, seed), rows, features=features)[0]
 
 
 def _task(settings: Settings, seed: int, root: Path) -> Task:
@@ -196,12 +239,12 @@ def _task(settings: Settings, seed: int, root: Path) -> Task:
     Large data are encoded by one process, and shared with the others through a folder below `root`.
     """
     if settings.large:
-        return _large_task(settings.question(), seed, root / shared.FOLDER)
-    return _small_task(settings.question(), seed)
+        return _large_task(settings.question(), settings.features, seed, root / shared.FOLDER)
+    return _small_task(settings.question(), settings.features, seed)
 
 
 def train(
-    settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
+    settings: Settings, method: Method, seed: int, writer: RunWriter, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """One training, or the correction of one that has finished."""
     root = writer.directory.parent.parent
@@ -215,15 +258,15 @@ def train(
     return networks.train(settings, method, seed, writer, scale)
 
 
-def _correct(settings: Settings, method: Method, seed: int, writer: Writer) -> Iterator[Record]:
+def _correct(settings: Settings, method: Method, seed: int, writer: RunWriter) -> Iterator[Record]:
     """The outputs of another run after the correction of this method, scored as if it had been trained."""
     spec, plain = writer.run.spec, dataclasses.replace(method, post=None)
     base = dataclasses.replace(spec, label=settings.base, method=str(plain), settings={**spec.settings, "base": ""})
     source, task = Run(base, writer.run.root), _task(settings, seed, writer.run.root)
     outputs = {part: torch.from_numpy(source.array(f"{part}_outputs")) for part in ("val", "test")}
-    scale = logits_per_output(plain.build(task.context(steps=1)).loss)
+    built = method.build(task.context(steps=1))
     record: Record = {"epoch": settings.epochs, "progress": 1.0}
-    for part, own in corrected(task, method.post, outputs, scale=scale).items():
+    for part, own in corrected(task, built.post, outputs, scale=logits_per_output(built.loss)).items():
         writer.array(f"{part}_outputs", own.float().numpy())
         record |= {f"{part}/{name}": value for name, value in task.score(part, own).items()}
     yield record
@@ -239,13 +282,11 @@ def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
     settings: Settings = members[0][0]
 
     def task_of(seed: int) -> Task:
-        return _small_task(settings.question(), seed)
+        return _small_task(settings.question(), settings.features, seed)
 
     alike: dict[Any, list[int]] = {}
-    for k, (_, own, seed, _) in enumerate(members):
-        task = task_of(seed)
-        balance = task.class_counts if own.loss is not None else ()
-        alike.setdefault((tuple(task.x_train.shape), balance), []).append(k)
+    for k, (_, _, seed, _) in enumerate(members):
+        alike.setdefault(tuple(task_of(seed).x_train.shape), []).append(k)
     programs = [(chosen, supervised.train_together([members[k] for k in chosen], task_of)) for chosen in alike.values()]
     for _ in range(settings.epochs):
         records: list[Record] = [{} for _ in members]

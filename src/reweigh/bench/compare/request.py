@@ -6,17 +6,18 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reweigh.bench.compare import recipe
+from reweigh.bench import tables
+from reweigh.bench.compare import features, recipe
 from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
 from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.table import Column
-from reweigh.bench.tables import TableError, duplicates_across
+from reweigh.bench.tables import TableError, duplicates_across, quoted
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.method import method
@@ -61,12 +62,20 @@ def data_question(source: str | None, **given: Any) -> DataQuestion:
     return DataQuestion(source=source, sha256=hash_of(source) + (hash_of(given["test"]) if test else ""), **given)
 
 
-def question(request: Request, problem: Problem) -> plan.Question:
-    """What to run: every model with the methods that fit it. What does not fit is refused before anything runs."""
-    rows, primary = _rows(request.methods)
+def question(
+    request: Request, problem: Problem, progress: Callable[[float], None] = lambda share: None
+) -> plan.Question:
+    """What to run: every model with the methods that fit it. What does not fit is refused before anything runs.
+
+    What frozen networks make of photos and texts is computed here, once for all processes, and reports its `progress`.
+    """
+    rows, primary = _rows(request.methods, problem)
     models = _models(request.models, problem)
     metric = recipe.metric_named(request.metric, problem)
-    task, _ = deal(problem, parts_of(problem, 0))
+    embedded, about_texts = _embedding(problem)
+    _look_once(problem, embedded, models, progress)
+    # Heads on the features of photos have a width of their own: `recipe.column` knows it.
+    task, _ = deal(problem, parts_of(problem, 0), features=embedded)
     columns = tuple(recipe.column(model, problem, rows) for model in models)
     notes = [note for text in request.methods for note in _unfit(text, columns, problem)]
     for column in columns:
@@ -74,15 +83,16 @@ def question(request: Request, problem: Problem) -> plan.Question:
             with of_user(f"`--method {text}`"):
                 method(text).build(task.context(steps=1))
     table = recipe.table(problem, columns, rows, primary, metric)
-    table = dataclasses.replace(table, notes=(*table.notes, *notes, *_duplicates(problem)))
-    settings = recipe.settings(request.question, problem, task.x_train[0].numel(), request.precision)
+    about = (*about_texts, *_about_photos(models, problem), *notes, *_groups(rows, problem), *_duplicates(problem))
+    table = dataclasses.replace(table, notes=(*table.notes, *about))
+    settings = recipe.settings(request.question, problem, task.x_train[0].numel(), request.precision, embedded)
     return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
 
 
-def _rows(methods: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _rows(methods: Sequence[str], problem: Problem) -> tuple[tuple[str, ...], str]:
     """The rows of the table, and the one declared beforehand: the first method given, or RGD."""
     if not methods:
-        return recipe.METHODS, "rgd"
+        return recipe.methods(problem), "rgd"
     others = [text for text in methods if text != plan.BASELINE]
     if not others:
         raise UserError("`--method` must name a method beside mean, which is what all are compared with.")
@@ -90,20 +100,66 @@ def _rows(methods: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
-    fitting = ("cnn", "mlp", "logistic") if problem.images is not None else ("mlp", "logistic", *boosters.LIBRARIES)
+    photos = ("pretrained", "cnn", "mlp", "logistic")
+    fitting = photos if problem.images is not None else ("mlp", "logistic", *boosters.LIBRARIES)
     for model in given:
         if model not in fitting:
             kind = "images" if problem.images is not None else "a table"
             raise UserError(f"`--model` for {kind} must be one of {', '.join(fitting)}, got {model!r}.")
         if model in boosters.LIBRARIES and not boosters.installed(model):
             raise MissingPackageError(f"`--model {model}` needs {model}: pip install 'reweigh[boosting]'.")
+        if model == "pretrained" and not features.available(features.PHOTOS):
+            raise MissingPackageError(f"`--model pretrained` needs weights: `reweigh data get {features.PHOTOS}`.")
     if given:
         return tuple(dict.fromkeys(given))
     if problem.images is not None:
-        return ("cnn",)
-    if problem.imbalance != 1.0 or not boosters.installed("lightgbm"):
+        return ("pretrained",) if features.available(features.PHOTOS) else ("cnn",)
+    schema = problem.schema
+    only_texts = schema is not None and len(features.texts_of(schema)) == len(schema.features)
+    if problem.imbalance != 1.0 or only_texts or not boosters.installed("lightgbm"):
         return ("logistic", "mlp")
     return ("logistic", "lightgbm", "mlp")
+
+
+def _look_once(problem: Problem, embedded: str, models: Sequence[str], progress: Callable[[float], None]) -> None:
+    """Put the features of photos and texts into the cache."""
+    if problem.images is not None and "pretrained" in models:
+        features.of_photos(problem.images.paths, problem.fingerprint, progress)
+    if embedded:
+        frame, schema = problem.table
+        features.text_columns(frame, features.texts_of(schema), progress)
+
+
+def _about_photos(models: Sequence[str], problem: Problem) -> list[str]:
+    if problem.images is None:
+        return []
+    if "pretrained" in models:
+        return [
+            f"`pretrained` is a linear layer on what a frozen {features.PHOTOS} (ImageNet) makes of each photo; "
+            "`--model cnn` trains a small network from scratch."
+        ]
+    if models == ("cnn",) and not features.available(features.PHOTOS):
+        return [
+            f"A small network is trained from scratch. `reweigh data get {features.PHOTOS}` fetches one (17 MB) that "
+            "was trained on ImageNet: with it, photos are compared in seconds, and usually better."
+        ]
+    return []
+
+
+def _embedding(problem: Problem) -> tuple[str, list[str]]:
+    """The network that columns of text go through, if there are any and it is here, and a note on that."""
+    names = () if problem.schema is None else features.texts_of(problem.schema)
+    if not names:
+        return "", []
+    columns, here = tables.listed(names), features.available(features.TEXTS)
+    if here and problem.rows <= features.MOST_TEXTS:
+        return features.TEXTS, [f"The texts in {columns} are embedded by {features.TEXTS}, which stays as it is."]
+    why = (
+        f"more than {features.MOST_TEXTS} would take too long to embed"
+        if here
+        else f"`reweigh data get {features.TEXTS}` and pip install 'reweigh[language]' embed them, usually better"
+    )
+    return "", [f"The texts in {columns} become weighted words, reduced to fewer columns: {why}."]
 
 
 def _unfit(text: str, columns: Sequence[Column], problem: Problem) -> list[str]:
@@ -116,9 +172,22 @@ def _unfit(text: str, columns: Sequence[Column], problem: Problem) -> list[str]:
     if len(without) == len(columns):
         raise UserError(
             f"{' and '.join(without)} cannot be trained with {text!r}: boosters take objectives whose weights depend "
-            "on a row's own loss alone (rgd, redescending, dft …). Leave it out, or add `--model mlp`."
+            "on a row's own loss alone (rgd, redescending, dft …), the losses focal, class_weights, class_balanced and "
+            "logit_adjusted, and corrections of outputs. Leave it out, or add `--model mlp`."
         )
     return [f"{text} runs with the models that can have it: not with {' and '.join(without)}."]
+
+
+def _groups(rows: Sequence[str], problem: Problem) -> list[str]:
+    """A note on the rows that are told the groups of training rows."""
+    told = [text for text in rows if recipe.uses_groups(text)]
+    if not told or problem.schema is None:
+        return []
+    verb = "uses" if len(told) == 1 else "use"
+    return [
+        f"{' and '.join(told)} {verb} the column {quoted(problem.schema.group)} of training rows to weigh or draw them "
+        "by; no other row does, and no model takes it to predict."
+    ]
 
 
 def _duplicates(problem: Problem) -> list[str]:

@@ -1,7 +1,9 @@
-"""Differences from the scores of single rows, where the metric is a mean over them: half as wide as those over splits.
+"""Differences from the scores of single rows: half as wide as those over splits.
 
 Runs keep their outputs on the rows that they tested; the folder keeps which rows those were, split by split, so that a
-report needs no data. What is not a mean over rows (AUROC, F1, an error of numbers) is compared split by split.
+report needs no data. Accuracies, log-loss and cost are means over rows. F1, the Matthews correlation and AUROC are
+taken apart into what each row contributes to its split's score (the jackknife's pseudo-values). All other metrics, and
+errors of numbers, are compared split by split.
 """
 
 from __future__ import annotations
@@ -10,21 +12,24 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from reweigh.bench.compare.problem import FOLDS, Problem, parts_of, tests_in_folds
+from reweigh.bench.compare.problem import FOLDS, Problem, group_indices, parts_of, tests_in_folds
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import intervals, results
 from reweigh.bench.lab.results import Outcome
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Table
+from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.scores import Judging
 
 Array = np.ndarray[Any, Any]
 
+#: Metrics that are means over rows, and those that are over the rows of a class or a group.
+_MEANS, _OF_PARTS = ("accuracy", "balanced_accuracy", "loss"), ("class_accuracy", "group_score")
 #: Looks that a search takes before the last one: after two and after four rounds.
 LOOKS = 3
 #: What the last look may spend; p-values are scaled so that 0.05 stands for it.
@@ -37,23 +42,33 @@ def stops_below(look: int) -> float:
 
 
 def keep_splits(folder: Path, problem: Problem, seeds: Iterable[int]) -> None:
-    """Write down which rows each split tests, and their classes, where that has not been done yet."""
+    """Write down which rows each split tests, their classes and groups, where that has not been done yet."""
     labels = problem.labels
     if labels is None:
         return
+    groups = group_indices(problem)
     folder.mkdir(exist_ok=True)
     for seed in seeds:
         path = folder / f"{seed}.npy"
         if not path.exists():
             rows = parts_of(problem, seed).test
-            round_ = seed // FOLDS if tests_in_folds(problem) else seed
-            with_round = np.stack([rows, labels[rows], np.full(len(rows), round_)])
-            write_atomically(path, _bytes(with_round))
+            round_ = np.full(len(rows), seed // FOLDS if tests_in_folds(problem) else seed)
+            group = np.full(len(rows), -1) if groups is None else groups[rows]
+            write_atomically(path, _bytes(np.stack([rows, labels[rows], group, round_])))
+
+
+class TestedRows(NamedTuple):
+    """The rows that a split tests, the class and group of each, and the round that the split belongs to."""
+
+    rows: Array
+    classes: Array
+    groups: Array
+    round: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowScores:
-    """The differences of a comparison: of rows where the metric allows, of splits otherwise.
+    """The differences of a comparison: of rows where the metric allows it, of splits otherwise.
 
     Parameters
     ----------
@@ -71,33 +86,38 @@ class RowScores:
 
     def difference(
         self,
-        metric: str,
+        key: str,
         ours: Mapping[int, Outcome],
         theirs: Mapping[int, Outcome],
         values: Mapping[int, tuple[float, float]],
         *,
+        index: int | None = None,
         primary: bool = False,
     ) -> Difference:
-        """The difference of two rows in a metric such as `accuracy`; `values` are both rows' by split.
+        """The difference of two rows in a number such as `test/accuracy`; `values` are both rows' by split.
 
-        Its `n` counts the splits that both have.
+        `index` is that of a class or group, where the number is a list of theirs. Its `n` counts the splits that both
+        have.
         """
+        metric = key.removeprefix("test/")
         first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
-        rounds = {self._split(seed)[2] for seed in values} if self._known(metric, values) else set[int]()
+        rounds = {self._split(seed).round for seed in values} if self._known(metric, values) else set[int]()
         if len(rounds) < 2:  # a single round cannot tell what other splits and seeds would add
             return results.difference(self.table, first, second, primary=primary)
-        rows = np.unique(np.concatenate([self._split(seed)[0] for seed in values]))
+        rows = np.unique(np.concatenate([self._split(seed).rows for seed in values]))
         order = {round_: i for i, round_ in enumerate(sorted(rounds))}
         scores = np.full((2, len(rounds), len(rows)), np.nan)
-        classes = np.zeros(len(rows), np.int64)
+        classes, groups = np.zeros((2, len(rows)), np.int64)
         for seed in values:
-            tested, targets, round_ = self._split(seed)
-            places = np.searchsorted(rows, tested)
-            classes[places] = targets
+            split = self._split(seed)
+            places = np.searchsorted(rows, split.rows)
+            classes[places], groups[places] = split.classes, split.groups
             for k, outcomes in enumerate((ours, theirs)):
-                scores[k, order[round_], places] = self._scores(metric, _outputs(outcomes[seed]), targets)
+                scores[k, order[split.round], places] = self._scores(metric, _outputs(outcomes[seed]), split.classes)
         counted = np.ones(len(rows), bool)
-        if metric == "balanced_accuracy" and self.judging.counted is not None:
+        if metric in _OF_PARTS:
+            counted = (classes if metric == "class_accuracy" else groups) == index
+        elif metric == "balanced_accuracy" and self.judging.counted is not None:
             counted = np.asarray(self.judging.counted)[classes]
         apart = intervals.across_rows(
             scores[0][:, counted],
@@ -109,13 +129,20 @@ class RowScores:
         )
         return dataclasses.replace(apart, n=len(values), p=min(1.0, apart.p * 0.05 / _LAST))
 
+    def tested(self, outcomes: Mapping[int, Outcome]) -> list[tuple[Array, Array]]:
+        """The outputs of a row on the rows it was tested on, and the classes of these, split by split."""
+        known = (seed for seed in sorted(outcomes) if (self.folder / f"{seed}.npy").exists())
+        return [(_outputs(outcomes[seed]), self._split(seed).classes) for seed in known]
+
     def _known(self, metric: str, seeds: Iterable[int]) -> bool:
-        means = metric in ("accuracy", "balanced_accuracy", "loss") or (metric == "cost" and self.judging.costs)
-        return bool(means) and all((self.folder / f"{seed}.npy").exists() for seed in seeds)
+        by_row = metric in (*_MEANS, *_OF_PARTS, *metrics.JACKKNIFED) or (metric == "cost" and self.judging.costs)
+        return bool(by_row) and all((self.folder / f"{seed}.npy").exists() for seed in seeds)
 
     def _scores(self, metric: str, outputs: Array, targets: Array) -> Array:
         if metric == "loss":
             return -special.log_softmax(outputs, axis=1)[np.arange(len(targets)), targets]
+        if metric in metrics.JACKKNIFED:
+            return metrics.pseudo_values(metric, outputs, targets, self.judging)
         predicted = outputs.argmax(axis=1)
         if metric == "cost":
             assert self.judging.costs is not None
@@ -124,9 +151,9 @@ class RowScores:
             return np.where(positive, false_negative, false_positive) * (predicted != targets)
         return (predicted == targets).astype(np.float64)
 
-    def _split(self, seed: int) -> tuple[Array, Array, int]:
-        rows, targets, rounds = _read(self.folder / f"{seed}.npy")
-        return rows, targets, int(rounds[0])
+    def _split(self, seed: int) -> TestedRows:
+        rows, classes, groups, rounds = _read(self.folder / f"{seed}.npy")
+        return TestedRows(rows, classes, groups, int(rounds[0]))
 
 
 @functools.lru_cache(maxsize=256)

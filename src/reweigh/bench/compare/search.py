@@ -217,19 +217,31 @@ class _Search:
     def _compare(
         self, workers: Workers, chosen: Mapping[Key, Trial], specs: list[Spec], seeds: range, title: str
     ) -> None:
-        """Run some splits: networks many at once, then boosters, then the corrections of what has finished."""
+        """Run some splits: plain training and what corrects its outputs, the other networks many at once, boosters.
+
+        Corrections cost next to nothing and often gain most where classes are rare: a short budget must not end before.
+        """
         new = self._specs(chosen, seeds)
         specs += new
         trained = [s for s in new if (s.column, s.label) not in self.derived]
         alone = [s for s in trained if s.settings.get("model") in boosters.LIBRARIES]
         together = [s for s in trained if s.settings.get("model") not in boosters.LIBRARIES]
-        self._execute(workers, together, title)
-        if alone:
-            self._execute(workers, alone, f"{title}, boosting")
+        plain = [s for s in together if s.label == plan.BASELINE]
+        for part, what in (
+            (plain, f"{title}, plain training"),
+            ([s for s in together if s.label != plan.BASELINE], title),
+            (alone, f"{title}, boosting"),
+        ):
+            if part:
+                self._execute(workers, part, what)
+                self._correct(workers, new, part, f"{title}, corrections")
+
+    def _correct(self, workers: Workers, new: Sequence[Spec], trained: Sequence[Spec], title: str) -> None:
+        """The corrections of those trainings that have finished."""
         done = {(s.column, s.label, s.seed) for s in trained if self._run(s).done}
         corrected = [s for s in new if (s.column, self.derived.get((s.column, s.label), ""), s.seed) in done]
         if corrected:
-            self._execute(workers, corrected, f"{title}, corrections")
+            self._execute(workers, corrected, title)
 
     def _control(self, workers: Workers, chosen: Mapping[Key, Trial], specs: Sequence[Spec], on_stage: Judge) -> None:
         """The scale controls of models that the declared row is better with: is it more than a larger step?"""

@@ -99,7 +99,7 @@ class Inquiry:
 
 
 def compare(inquiry: Inquiry, display: Display) -> Comparison:
-    """Do all runs that the budget allows, and return what came out; what is done already is not done again."""
+    """Do all runs that the budget allows, and return the result; finished runs are not repeated."""
     question = inquiry.question()
     asking = _Asking(inquiry, question, display)
     ended: Ended = "finished"
@@ -155,7 +155,7 @@ class _Asking:
         return "finished"
 
     def comparison(self, ended: Ended) -> Comparison:
-        """What can be said of the runs that are done."""
+        """The verdict on the runs that are done."""
         # Unless it decided, the look that is taken when time runs out is the last one: none before it spent anything.
         alpha = alpha_of_look(0 if ended == "decided" else len(self.looks) - 1, len(self.looks))
         specs = (*self.tuning, *self.final)

@@ -61,7 +61,7 @@ def compare_data(
     quiet
         Whether to print nothing.
     **options
-        `task`, `categorical`, `drop`, `group`, `time`, `test` and `image_size` of the command.
+        `task`, `categorical`, `drop`, `group`, `time`, `test`, `image_size`, `cost` and `positive` of the command.
     """
     runs_dir = Path(out) if out is not None else Path("runs")
     source = str(subject) if isinstance(subject, (str, Path)) else str(_stored(subject, runs_dir))

@@ -17,7 +17,7 @@ from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.own.ask import less_is_better
 from reweigh.bench.own.result import Comparison
-from reweigh.bench.own.scores import ONLY, Score, read_scores
+from reweigh.bench.own.scores import ONLY, TrainingScore, read_scores
 from reweigh.bench.registry import near
 from reweigh.bench.report.numbers import Unit, unit
 
@@ -105,7 +105,7 @@ def judge(
     return Comparison(results=results, root=Path(out))
 
 
-def _by_data(scores: Sequence[Score]) -> dict[str, dict[str, Scores]]:
+def _by_data(scores: Sequence[TrainingScore]) -> dict[str, dict[str, Scores]]:
     grouped: dict[str, dict[str, Scores]] = {}
     for score in scores:
         row = grouped.setdefault(score.data, {}).setdefault(score.method, {})

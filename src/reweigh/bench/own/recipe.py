@@ -156,7 +156,7 @@ class _Checkpoints:
         self._writer.checkpoint({"epoch": self.epoch, "state": state})
 
     def resume(self) -> Any | None:
-        """The user's state, if an earlier attempt kept one; records go on from there."""
+        """The user's state, if an earlier attempt kept one; records continue from there."""
         self._asked = True
         if self._kept is None:
             return None

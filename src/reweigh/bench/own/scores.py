@@ -21,7 +21,7 @@ _LONG = ("metric", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class TrainingScore:
     """The score of one training; a file without seeds has None."""
 
     data: str
@@ -32,7 +32,7 @@ class Score:
 
 def read_scores(
     given: Path | pl.DataFrame, *, metric: str, method: str = "method", seed: str = "seed", data: str = ""
-) -> list[Score]:
+) -> list[TrainingScore]:
     """The scores of a file or a frame.
 
     Parameters
@@ -60,7 +60,7 @@ def read_scores(
     seeds = _find(frame, seed)
     sets = _column(frame, data) if data else _find(frame, "dataset") or _find(frame, "data_set")
     scores = [
-        Score(
+        TrainingScore(
             data=ONLY if sets is None else str(row[sets]),
             method=str(row[methods]),
             seed=None if seeds is None else str(row[seeds]),
@@ -84,7 +84,7 @@ def _number(value: Any, column: str, row: int) -> float:
     return number
 
 
-def _refuse_repeated(scores: Sequence[Score]) -> None:
+def _refuse_repeated(scores: Sequence[TrainingScore]) -> None:
     seen: set[tuple[str, str, str | None]] = set()
     for score in scores:
         key = (score.data, score.method, score.seed)

@@ -1,4 +1,4 @@
-"""A user's program as a training: how it is told its method, and how its scores are read.
+"""A user's program as a training: how it learns its method, and how its scores are read.
 
 `REWEIGH_METHOD`, `REWEIGH_SEED`, `REWEIGH_LR_FACTOR` and `REWEIGH_DIRECTORY` are in its environment, where
 `reweigh.from_environment()` reads them, and words in braces in its command are filled in. It prints its scores, or

@@ -124,6 +124,7 @@ class Training:
         *,
         class_counts: Sequence[int] | None = None,
         steps: int | None = None,
+        n_groups: int | None = None,
         **options: Any,
     ) -> Reweighted:
         """The criterion to train with: re-weighted or plain, as this run says.
@@ -136,6 +137,8 @@ class Training:
             Training examples of each class, for methods that need them.
         steps
             Optimiser steps of the whole training, for methods that need them.
+        n_groups
+            How many groups there are, for `group_dro`; call the criterion with `groups=` then.
         **options
             `level`, `floor`, `nonfinite` and `accumulation` of :class:`reweigh.torch.Reweighted`.
 
@@ -146,7 +149,7 @@ class Training:
         """
         from reweigh.torch.reweighted import Reweighted
 
-        built = self._built("loss", "objective", class_counts=class_counts, steps=steps)
+        built = self._built("loss", "objective", class_counts=class_counts, steps=steps, n_groups=n_groups)
         own = self._method.loss is not None
         if own and criterion is not None and not _is_cross_entropy(criterion):
             raise ValueError(
@@ -158,10 +161,13 @@ class Training:
         self.observe(reweighted)
         return reweighted
 
-    def sampler(self, n: int, *, batch_size: int, targets: Any = None, **options: Any) -> Any:
-        """A sampler over `n` examples that draws as the method says: iterate over its batches of indices."""
-        sampler = self._built("sampler", n=n, targets=targets).sampler
-        return sampler.start(n, batch_size=batch_size, seed=self.seed, targets=targets, **options)
+    def sampler(self, n: int, *, batch_size: int, targets: Any = None, groups: Any = None, **options: Any) -> Any:
+        """A sampler over `n` examples that draws as the method says: iterate over its batches of indices.
+
+        `targets` and `groups` are the class and the group of each example, for samplers that draw by them.
+        """
+        sampler = self._built("sampler", n=n, targets=targets, groups=groups).sampler
+        return sampler.start(n, batch_size=batch_size, seed=self.seed, targets=targets, groups=groups, **options)
 
     def step(self, model: Any, **context: Any) -> Any:
         """What moves the parameters, as the method says: `step(optimizer, closure)`; docs/loop.md shows a loop."""

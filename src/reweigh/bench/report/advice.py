@@ -81,7 +81,7 @@ def leading(name: str, plain: str, metric: str, difference: Difference, unit: Un
 
 
 def undecided(name: str, plain: str, metric: str, difference: Difference, unit: Unit, meanwhile: str) -> str:
-    """Nothing can be told apart yet."""
+    """Nothing is distinguishable yet."""
     return (
         f"Undecided: the best so far is {name}, {amount(difference, unit)} in {metric} against {plain}. "
         f"Until it is decided, the model that is kept uses {meanwhile}."

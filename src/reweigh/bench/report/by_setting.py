@@ -11,9 +11,8 @@ from markupsafe import Markup
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import ColumnResults, Results
 from reweigh.bench.report import svg
-from reweigh.bench.report.charts import Group, Line, Panel, lines
-from reweigh.bench.report.markup import element
-from reweigh.bench.report.numbers import Look, looks, signed, unit_of
+from reweigh.bench.report.charts import Group, Line, Panel, for_widths, lines
+from reweigh.bench.report.numbers import MarkStyle, looks, signed, unit_of
 
 
 def by_setting(results: Results) -> list[Group]:
@@ -73,7 +72,7 @@ def _panel(
     number: Callable[[ColumnResults, str], float | None],
     tick: Callable[[float], str],
 ) -> Panel | None:
-    drawn: list[tuple[Look, Line]] = []
+    drawn: list[tuple[MarkStyle, Line]] = []
     for label, look in looks(results).items():
         points = [(x, y) for x, column in places.items() if (y := number(column, label)) is not None]
         if len(points) > 1:
@@ -108,9 +107,7 @@ def _panel(
             zero=all(look.label != plan.BASELINE for look, _ in drawn),
         )
 
-    # Letters keep their size only if the drawing does: one for wide screens and paper, one for narrow screens.
-    wide = element("div", draw(540, 330, 25), class_="when-wide")
-    return Panel(title=title, markup=wide + element("div", draw(380, 300, 12), class_="when-narrow"))
+    return Panel(title=title, markup=for_widths(draw))
 
 
 def _domain(main: Sequence[Line], everything: Sequence[Line]) -> tuple[float, float]:

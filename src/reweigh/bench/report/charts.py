@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from reweigh.bench.lab.results import RowResults
 from reweigh.bench.report import svg
+from reweigh.bench.report.markup import element
 
 #: Points of a line, columns of a heat map: more would only make the page heavier.
 _MOST_EPOCHS = 80
@@ -69,6 +70,8 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     zero: bool = False,
+    y_label: str = "",
+    over: Callable[[svg.Frame], str] = lambda frame: "",
 ) -> Markup:
     """Lines on common axes, each cut where the axes end.
 
@@ -80,14 +83,16 @@ def lines(
         For people who cannot see the chart.
     x_label, x_ticks, x_domain, log_x
         The horizontal axis; its domain is that of the points if not given.
-    y_domain, tick, log_y
-        The vertical axis, and how its numbers are written.
+    y_domain, tick, log_y, y_label
+        The vertical axis, how its numbers are written, and what they are.
     size
         Width and height.
     names, letters
         Room for the names at the right, and how many letters of each are shown.
     zero
         Whether to mark zero.
+    over
+        Draws more marks over the lines.
     """
     xs = [x for line in drawn for x in line.xs]
     frame = svg.Frame(
@@ -116,13 +121,30 @@ def lines(
         *bands,
         svg.rule(frame, 0.0) if zero else "",
         svg.clipped(frame, *marks),
+        over(frame),
         svg.end_labels(frame, ends),
         title=title,
         description=description,
         x_label=x_label,
         x_ticks=x_ticks(frame) if callable(x_ticks) else x_ticks,
         y_format=tick,
+        y_label=y_label,
     )
+
+
+def panels(drawn: Sequence[Panel], *, large: bool = False) -> Markup:
+    """Pictures side by side, as far as there is room, each with its title."""
+    figures = (element("figure", element("figcaption", panel.title), panel.markup) for panel in drawn)
+    return element("div", element("div", *figures, class_="panels"), class_="large" if large else None)
+
+
+def for_widths(draw: Callable[[float, float, int], Markup]) -> Markup:
+    """A drawing for wide screens and paper, and one for narrow screens: letters keep their size only if it does.
+
+    `draw` takes width, height, and how many letters a name may have.
+    """
+    wide, narrow = draw(540, 330, 25), draw(380, 300, 12)
+    return element("div", wide, class_="when-wide") + element("div", narrow, class_="when-narrow")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from reweigh.bench.lab.results import ColumnResults, Results
+from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.report.markup import element
-from reweigh.bench.report.numbers import Look, Unit, looks, signed, unit_of
+from reweigh.bench.report.numbers import MarkStyle, Unit, breakable, looks, signed, typeset, unit_of
 from reweigh.bench.report.svg import linear_ticks
 
 #: Letters of the axis that fit under the narrowest plot.
@@ -23,7 +23,7 @@ _LETTERS = 22
 class ForestLine:
     """One method: its mark on the shared axis, and the numbers beside it."""
 
-    look: Look
+    look: MarkStyle
     mark: Markup
     mean: str
     interval: str
@@ -38,30 +38,64 @@ class Forest:
     lines: Sequence[ForestLine]
     axis: Markup
 
+    @property
+    def letters(self) -> int:
+        """How wide the numbers beside the plot are."""
+        return max((len(line.mean + line.interval) + 1 for line in self.lines), default=0)
+
+    @property
+    def markup(self) -> Markup:
+        """The lines, each with its name, its mark and its numbers, and the axis below them."""
+        items = [
+            element(
+                "li",
+                element("span", breakable(line.look.label), class_="label", title=line.look.label),
+                element("span", line.mark, class_="plot"),
+                element(
+                    "span",
+                    element("b", typeset(line.mean)),
+                    " ",
+                    typeset(line.interval),
+                    class_="number",
+                    title=line.tip,
+                ),
+                data_m=line.look.key,
+                class_=line.look.role,
+            )
+            for line in self.lines
+        ]
+        spacers = (
+            element("span", class_="label"),
+            element("span", self.axis, class_="plot"),
+            element("span", class_="number"),
+        )
+        return element("ol", *items, element("li", *spacers, class_="axis-line", aria_hidden="true"))
+
 
 def forest(results: Results) -> list[Forest]:
     """The forest plot of every column that has a difference, all on one scale."""
     columns = [column for column in results.columns if column.differences]
     if not columns:
         return []
-    domain = _domain(results, columns)
-    unit, styles = unit_of(results), looks(results)
-    return [
-        Forest(
-            name=column.name,
-            lines=[_line(styles[label], d, unit, domain) for label, d in column.differences.items()],
-            axis=_axis(domain, unit),
-        )
-        for column in columns
-    ]
+    styles, unit = looks(results), unit_of(results)
+    rows = [[(styles[label], d) for label, d in column.differences.items()] for column in columns]
+    domain = _domain([pair for own in rows for pair in own])
+    return [_forest(column.name, own, unit, domain) for column, own in zip(columns, rows, strict=True)]
 
 
-def _domain(results: Results, columns: Sequence[ColumnResults]) -> tuple[float, float]:
+def ranking(name: str, rows: Sequence[tuple[MarkStyle, Difference]], unit: Unit) -> Forest:
+    """One forest plot of rows that are in order already."""
+    return _forest(name, rows, unit, _domain(rows))
+
+
+def _forest(name: str, rows: Sequence[tuple[MarkStyle, Difference]], unit: Unit, domain: tuple[float, float]) -> Forest:
+    return Forest(name=name, lines=[_line(look, d, unit, domain) for look, d in rows], axis=_axis(domain, unit))
+
+
+def _domain(everything: Sequence[tuple[MarkStyle, Difference]]) -> tuple[float, float]:
     """Wide enough for zero, the main rows and most others; what lies beyond is drawn as an arrow."""
-    styles = looks(results)
-    everything = [(label, d) for column in columns for label, d in column.differences.items()]
     ends = [abs(e) for _, d in everything for e in (d.low, d.high, d.mean) if math.isfinite(e)]
-    main = [e for label, d in everything if styles[label].role == "primary" for e in (d.low, d.high)]
+    main = [e for look, d in everything if look.role == "primary" for e in (d.low, d.high)]
     limit = max(3 * float(np.quantile(ends, 0.9)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
     inside = [e for _, d in everything for e in (d.low, d.high, d.mean) if abs(e) <= limit]
     low, high = min(0.0, *inside), max(0.0, *inside)
@@ -73,7 +107,7 @@ def _percent(value: float, domain: tuple[float, float]) -> float:
     return 100 * (value - domain[0]) / (domain[1] - domain[0])
 
 
-def _line(look: Look, d: Difference, unit: Unit, domain: tuple[float, float]) -> ForestLine:
+def _line(look: MarkStyle, d: Difference, unit: Unit, domain: tuple[float, float]) -> ForestLine:
     def place(value: float) -> str:
         return f"{min(max(_percent(value, domain), 0.5), 99.5):.2f}%"
 

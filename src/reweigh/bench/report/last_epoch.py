@@ -7,9 +7,10 @@ It is shown beside the chosen epoch, and never instead of it.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from reweigh.bench.lab import plan
-from reweigh.bench.lab.results import Results
+from reweigh.bench.lab.results import ColumnResults, Results
 from reweigh.bench.report.verdict import Control, between
 
 
@@ -20,7 +21,7 @@ def last_epoch(results: Results) -> dict[str, Control]:
     for column in results.columns:
         main = [column.rows[label] for label in (primary, plan.BASELINE) if label in column.rows]
         chosen_earlier = any(o.chosen < len(o.records) - 1 for row in main for o in row.outcomes.values())
-        at_the_last = functools.partial(between, results.table, column, last=True)
+        at_the_last = functools.partial(between, results, _at_the_last(column))
         against_plain = at_the_last(primary, plan.BASELINE)
         if chosen_earlier and against_plain is not None and against_plain.n > 1:
             controls[column.name] = Control(
@@ -31,3 +32,12 @@ def last_epoch(results: Results) -> dict[str, Control]:
                 beyond=at_the_last(primary, plan.SCALED_BASELINE),
             )
     return controls
+
+
+def _at_the_last(column: ColumnResults) -> ColumnResults:
+    """The column as if the last epoch had been chosen in every run."""
+    rows = {
+        label: replace(row, outcomes={s: replace(o, chosen=len(o.records) - 1) for s, o in row.outcomes.items()})
+        for label, row in column.rows.items()
+    }
+    return replace(column, rows=rows)

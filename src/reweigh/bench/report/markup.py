@@ -74,11 +74,21 @@ def table(
 
 def picture(pixels: np.ndarray[Any, Any], *, colours: int, alt: str, style: str) -> Markup:
     """Pixels (uint8, HWC) as an image that is part of the page."""
+    return embedded(png(pixels, colours=colours), alt=alt, style=style)
+
+
+def png(pixels: np.ndarray[Any, Any], *, colours: int) -> str:
+    """Pixels (uint8, HWC) as a small PNG file, in base64."""
     from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(pixels).quantize(colours).save(file, "PNG", optimize=True)
-    source = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def embedded(png_in_base64: str, *, alt: str, style: str) -> Markup:
+    """A PNG file as an image that is part of the page."""
+    source = f"data:image/png;base64,{png_in_base64}"
     # An image element has no end tag in XML either: written so, the markup is both.
     return Markup(str(element("img", src=source, alt=alt, style=style)).replace("></img>", " />"))
 

@@ -64,7 +64,7 @@ def unit_of(results: Results) -> Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class MarkStyle:
     """How a method appears in every figure: the role that gives its colour, and a key that scripts can find."""
 
     label: str
@@ -77,7 +77,7 @@ class Look:
         return self.role != "other"
 
 
-def looks(results: Results) -> dict[str, Look]:
+def looks(results: Results) -> dict[str, MarkStyle]:
     """Every row that occurs in some column, in the table's order."""
     order = row_order(results.table)
     present = {label for column in results.columns for label in column.rows}
@@ -89,7 +89,7 @@ def looks(results: Results) -> dict[str, Look]:
         plan.SCALED_BASELINE: "scaled",
     }
     return {
-        label: Look(label=shown(results.table, label), role=roles.get(label, "other"), key=f"m{i}")
+        label: MarkStyle(label=shown(results.table, label), role=roles.get(label, "other"), key=f"m{i}")
         for i, label in enumerate(labels)
     }
 

@@ -68,10 +68,11 @@ def chart(
     x_format: Callable[[float], str] = "{:g}".format,
     x_ticks: Sequence[float] | None = None,
     y_ticks: Sequence[float] | None = None,
+    y_label: str = "",
 ) -> Markup:
     """Marks with their axes, named for people who cannot see them."""
     x, y = frame.x, frame.y
-    axes: list[str] = []
+    axes: list[str] = [text(x.start, y.end - 6, y_label, class_="axis-label")] if y_label else []
     for value in y.ticks() if y_ticks is None else y_ticks:
         axes.append(element("line", class_="grid", x1=x.start, x2=x.end, y1=y(value), y2=y(value)))
         axes.append(text(x.start - 6, y(value) + 4, y_format(value), class_="tick", anchor="end"))
@@ -152,6 +153,25 @@ def dots(
         if math.isfinite(y)
     ]
     return Markup("").join(drawn)
+
+
+def points(frame: Frame, xs: Sequence[float], ys: Sequence[float], *, role: str) -> Markup:
+    """Many dots as one path, which takes a tenth of the room; they have no tips."""
+    path = "".join(f"M{frame.x(x):.1f} {frame.y(y):.1f}h0" for x, y in zip(xs, ys, strict=True))
+    return element("path", d=path, class_=f"points {role}")
+
+
+def cross(
+    frame: Frame, x: tuple[float, float], y: tuple[float, float], at: tuple[float, float], *, role: str
+) -> Markup:
+    """The interval of a point in both directions, cut at the frame."""
+    (left, right), (bottom, top) = (
+        [min(max(end, domain[0]), domain[1]) for end in ends]
+        for ends, domain in ((x, frame.x_domain), (y, frame.y_domain))
+    )
+    arms = f"M{frame.x(left):.1f} {frame.y(at[1]):.1f}H{frame.x(right):.1f}"
+    arms += f"M{frame.x(at[0]):.1f} {frame.y(bottom):.1f}V{frame.y(top):.1f}"
+    return element("path", d=arms, class_=f"cross {role}")
 
 
 def end_labels(frame: Frame, labels: Iterable[tuple[float, str, str, str | None]], *, gap: float = 13) -> Markup:

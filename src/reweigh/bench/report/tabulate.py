@@ -13,7 +13,7 @@ from typing import Literal
 from reweigh.bench.lab import stats
 from reweigh.bench.lab.results import ColumnResults, Results, RowResults
 from reweigh.bench.lab.stats import Conclusion, Difference
-from reweigh.bench.report.numbers import Look, Unit, looks, stand_ins, unit_of
+from reweigh.bench.report.numbers import MarkStyle, Unit, looks, stand_ins, unit_of
 from reweigh.bench.spreadsheet import harmless
 from reweigh.method import method
 
@@ -60,7 +60,7 @@ class Grid:
     title: str
     unit: Unit
     columns: Sequence[ColumnResults]
-    rows: Sequence[tuple[Look, Sequence[Entry | None]]]
+    rows: Sequence[tuple[MarkStyle, Sequence[Entry | None]]]
 
     @property
     def seeds(self) -> list[int]:
@@ -232,7 +232,7 @@ def _csv(results: Sequence[Results]) -> str:
     return text.getvalue()
 
 
-def _csv_line(results: Results, column: ColumnResults, look: Look, entry: Entry | None) -> list[object]:
+def _csv_line(results: Results, column: ColumnResults, look: MarkStyle, entry: Entry | None) -> list[object]:
     assert entry is not None
     d = entry.difference
     compared = [""] * 7 if d is None else [d.mean, d.low, d.high, d.effect, d.p, d.p_permutation, d.p_holm]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reweigh.bench.lab import plan, stats
-from reweigh.bench.lab.results import ColumnResults, Results, difference
+from reweigh.bench.lab.results import ColumnResults, Results
 from reweigh.bench.lab.stats import Conclusion, Difference
-from reweigh.bench.lab.table import Table
 from reweigh.bench.report.numbers import Unit, unit_of
 
 BASELINE_NAME = "plain training"
@@ -160,25 +158,18 @@ def _control(results: Results, column: ColumnResults) -> Control:
     return Control(
         column=column.name,
         # Against plain training of the same column, which is what the controls are compared with too.
-        primary=between(results.table, column, primary, plan.BASELINE) if primary in differences else None,
+        primary=between(results, column, primary, plan.BASELINE) if primary in differences else None,
         normalised=differences.get(plan.NORMALISED),
         scaled=differences.get(plan.SCALED_BASELINE),
-        beyond=between(results.table, column, results.table.primary, plan.SCALED_BASELINE),
+        beyond=between(results, column, results.table.primary, plan.SCALED_BASELINE),
     )
 
 
-def between(table: Table, column: ColumnResults, ours: str, theirs: str, *, last: bool = False) -> Difference | None:
-    """Two rows of a column on the seeds they share: at the chosen epochs, or at the last ones."""
+def between(results: Results, column: ColumnResults, ours: str, theirs: str) -> Difference | None:
+    """Two rows of a column on the seeds they share."""
     if ours not in column.rows or theirs not in column.rows:
         return None
-
-    def values(label: str) -> dict[int, float]:
-        outcomes = column.rows[label].outcomes
-        return {seed: outcome.last if last else outcome.value for seed, outcome in outcomes.items()}
-
-    first, second = values(ours), values(theirs)
-    seeds = [s for s in sorted(set(first) & set(second)) if math.isfinite(first[s] + second[s])]
-    return difference(table, [first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
+    return results.apart(results.table.metric, column.rows[ours].outcomes, column.rows[theirs].outcomes)
 
 
 def _scale(results: Results, controls: Sequence[Control]) -> list[str]:

@@ -1,0 +1,53 @@
+"""Confusions, cuts and reliability of classifiers, against numbers worked by hand."""
+
+import re
+
+import numpy as np
+import pytest
+
+from reweigh.bench.report.confusion import confusion
+from reweigh.bench.report.cuts import Classifier, cuts, reliability
+from reweigh.bench.report.dumbbells import Pair, dumbbells
+from reweigh.bench.report.numbers import Unit
+
+PERCENT = Unit(scale=100.0, digits=1, points=" points", sign=" %")
+
+
+def test_confusions_are_shares_of_a_class():
+    markup = confusion(np.array([[8, 2], [1, 3]]), ["no", "<yes>"], title="t")
+    assert "no taken for &lt;yes&gt;: 20.0 % (2)" in markup
+    assert "&lt;yes&gt; taken for no: 25.0 % (1)" in markup
+    assert "78.6 % of rows right" in markup
+
+
+@pytest.mark.parametrize("classes", [9, 26, 60])
+def test_many_classes_are_a_heat_map(classes):
+    markup = confusion(np.eye(classes, dtype=int), [f"class {k}" for k in range(classes)], title="t")
+    assert "No mistakes." in markup
+    assert len(re.findall(r'class="shade"', markup)) == 1
+
+
+def test_the_cut_is_where_the_classifier_cuts():
+    """Of four rows of the class two are named, and of six others three."""
+    targets = np.array([1] * 4 + [0] * 6)
+    logits = np.array([2.0, 1.0, -1.0, -2.0, 3.0, 1.5, 0.5, -1.5, -2.5, -3.0])
+    tested = [(np.stack([np.zeros(10), logits], axis=1), targets)]
+    roc, precision = cuts([Classifier(name="ours", role="primary", tested=tested)], 1)
+    assert "ours cuts at 50 %, 50 %" in roc.markup  # 3 of 6 others, 2 of 4 of the class
+    assert "ours cuts at 50 %, 40 %" in precision.markup  # 2 of the 5 that were named
+
+
+def test_reliability_is_the_share_of_right_answers():
+    logits = np.tile([0.0, np.log(3.0)], (20, 1))  # always 75 % sure of the second class
+    targets = np.array([1] * 12 + [0] * 8)
+    markup = reliability([Classifier(name="ours", role="primary", tested=[(logits, targets)])])
+    assert "ours: confidence 75 %, right 60 % of 20 rows" in markup
+
+
+def test_a_part_that_was_never_tested_has_no_dots():
+    markup = dumbbells(
+        [Pair(name="a", before=0.5, after=0.75, span=(0.6, 0.9)), Pair(name="b", before=np.nan, after=np.nan)], PERCENT
+    )
+    assert "a: baseline 50.0 %, primary 75.0 % [60.0, 90.0]" in markup
+    assert "b: not tested" in markup
+    assert markup.count("<circle") == 2
