@@ -29,7 +29,7 @@ from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.driver import Driver, Program, fit
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task
 from reweigh.method import method
 from reweigh.objectives import TERMEma
@@ -93,7 +93,7 @@ def small_network(dropout: float = 0.0) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout), nn.Linear(16, 2))
 
 
-TRAINING = Training(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
+TRAINING = OptimizerPlan(optimizer="adam", lr=0.01, batch_size=16, epochs=4)
 
 
 def test_scores_are_those_of_evaluation_mode():

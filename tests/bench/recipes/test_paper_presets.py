@@ -15,7 +15,7 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.recipes import ablation, imagenet, longtail, noise, sam
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.method import Context, method
 
 
@@ -66,7 +66,7 @@ def test_every_row_of_sam_has_smoothed_labels_and_rgd_weighs_above_their_floor()
 def test_decay_is_decoupled_and_for_kernels_only():
     """One step of the published rule: Adam's move times the rate, then 1e-4 of the kernels, and of nothing else."""
     paper = imagenet.PRESETS["paper"]
-    training = paper.part(Training)
+    training = paper.part(OptimizerPlan)
     assert training.lr * training.weight_decay == pytest.approx(1e-4)
     torch.manual_seed(0)
     model = models.build("deit:width=16,depth=1,heads=2,patch=4", (3, 8, 8), 3)
@@ -87,11 +87,11 @@ def test_decay_is_decoupled_and_for_kernels_only():
 
 def test_without_a_choice_all_parameters_decay():
     model = nn.Linear(2, 2)
-    (group,) = Training(optimizer="adamw", weight_decay=0.1).build(model).param_groups
+    (group,) = OptimizerPlan(optimizer="adamw", weight_decay=0.1).build(model).param_groups
     assert group["weight_decay"] == 0.1
     assert len(group["params"]) == 2
     with pytest.raises(ValueError, match="`decayed` must be one of"):
-        Training(decayed="some")
+        OptimizerPlan(decayed="some")
 
 
 # --- long tails and noise ---

@@ -62,6 +62,19 @@ def train(recipe, settings, text, folder, seed=0):
     return run, records
 
 
+@pytest.mark.parametrize(
+    ("recipe", "text", "why"),
+    [
+        (toy, "rgd+prior", "with an objective alone, got .* with a post"),
+        (toy, "rgd+sam", "with an objective alone, got .* with a step"),
+        (suspects, "rgd+threshold", "Leave the correction out"),
+    ],
+)
+def test_what_a_recipe_would_ignore_is_refused(recipe, text, why, tmp_path):
+    with pytest.raises(ValueError, match=why):
+        train(recipe, recipe.PRESETS["smoke"], text, tmp_path)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("name", recipes.names())
 def test_smoke_is_complete_and_done_once(name, tmp_path):

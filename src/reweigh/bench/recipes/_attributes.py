@@ -1,7 +1,7 @@
 """Tables with one standardised column per attribute, as MET reads them.
 
-With one column per level of a category most cells of a row are zero: a masked autoencoder tells them easily, its loss
-starts near 0.2, and weights that grow with the loss are all alike.
+With one column per level of a category most cells of a row are zero: a masked autoencoder reconstructs them easily, its
+loss starts near 0.2, and weights that grow with the loss are all alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 
 from reweigh.bench.tables import Schema, TableError, quoted
 from reweigh.bench.tables import values as cells_as
-from reweigh.bench.tables.columns import Scale
+from reweigh.bench.tables.columns import StandardScaling
 
 Array = np.ndarray[Any, Any]
 
@@ -49,19 +49,19 @@ class Attributes:
         Name, levels and scale of each attribute; no levels for numbers.
     """
 
-    columns: tuple[tuple[str, tuple[str, ...] | None, Scale], ...]
+    columns: tuple[tuple[str, tuple[str, ...] | None, StandardScaling], ...]
 
     @classmethod
     def fit(cls, frame: pl.DataFrame, schema: Schema, rows: Array) -> Self:
         """From training rows."""
-        columns: list[tuple[str, tuple[str, ...] | None, Scale]] = []
+        columns: list[tuple[str, tuple[str, ...] | None, StandardScaling]] = []
         for column in schema.features:
             if column.kind == "text":
                 raise TableError(f"column {quoted(column.name)} holds free text, which is not one attribute.")
             cells = frame.get_column(column.name).gather(rows)
             known = None if _is_number(cells) else cells_as.words(cells).drop_nulls().unique().to_list()
             levels = None if known is None else tuple(sorted(known))
-            columns.append((column.name, levels, Scale.fit(_codes(cells, levels))))
+            columns.append((column.name, levels, StandardScaling.fit(_codes(cells, levels))))
         return cls(columns=tuple(columns))
 
     def transform(self, frame: pl.DataFrame, rows: Array) -> Array:

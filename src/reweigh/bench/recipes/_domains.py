@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,23 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from reweigh.bench import catalogue, draws, models
-from reweigh.bench.catalogue.cache import cache_folder
 from reweigh.bench.catalogue.domains import Domain, Domains
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.files import replacing
-from reweigh.bench.recipes.algorithms.domains import Network
+from reweigh.bench.recipes.algorithms.domains import DomainNetwork
+from reweigh.bench.train import frozen
 from reweigh.bench.train.domain_pixels import augmented
+from reweigh.bench.train.frozen import IMAGENET_DEVIATION, IMAGENET_MEAN
 from reweigh.bench.train.pixels import as_tensor, normalize
-from reweigh.bench.train.programs.domains import DomainProblem, HeldOutDomain, Pool, TrainingDomain
+from reweigh.bench.train.programs.domains import DomainExamples, DomainProblem, HeldOutDomain, TrainingDomain
 
 Array = np.ndarray[Any, Any]
-IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 #: Parts of the pre-trained network that stay as they are and are computed once: stem and six of seven stages.
 _FROZEN = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class DomainParts:
     """Rows of one domain: to learn from, to hold out, and to report on when it is the one left out."""
 
     train: Array
@@ -47,7 +45,7 @@ def load(name: str) -> Domains:
     return catalogue.load(name, Domains, root=Path(root) if root else None)
 
 
-def parts(data: Domains, held: float, seeds: Seeds) -> list[Parts]:
+def parts(data: Domains, held: float, seeds: Seeds) -> list[DomainParts]:
     """A share of every domain held out, each class alike.
 
     Where domains show the same things, things are held out and not pictures: a thing is learnt from, chosen by or
@@ -55,17 +53,17 @@ def parts(data: Domains, held: float, seeds: Seeds) -> list[Parts]:
     """
     first = data.domains[0]
     if first.identity is None:
-        result: list[Parts] = []
+        result: list[DomainParts] = []
         for domain in data.domains:
             stay, out = draws.split(domain.y, held, seeds.numpy(f"held out of {domain.name}"))
-            result.append(Parts(train=stay, held=out, report=stay))
+            result.append(DomainParts(train=stay, held=out, report=stay))
         return result
     rng = seeds.numpy("held out things")
     others, report = draws.split(first.y, held, rng)
     stay, out = draws.split(first.y[others], held, rng)
     stay, out = others[stay], others[out]
-    return [Parts(**{k: _rows(first, domain, v) for k, v in {"train": stay, "held": out, "report": report}.items()})
-            for domain in data.domains]  # fmt: skip
+    rows = {"train": stay, "held": out, "report": report}
+    return [DomainParts(**{k: _rows(first, domain, v) for k, v in rows.items()}) for domain in data.domains]
 
 
 def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
@@ -76,14 +74,14 @@ def _rows(first: Domain, domain: Domain, chosen: Array) -> Array:
     return np.flatnonzero(np.isin(domain.identity, first.identity[chosen]))
 
 
-def problem(data: Domains, split: list[Parts], left_out: int, *, model: str, augment: bool) -> DomainProblem:
+def problem(data: Domains, split: list[DomainParts], left_out: int, *, model: str, augment: bool) -> DomainProblem:
     """All domains but one to learn from, and that one behind its guard."""
     inputs = [activations(data, k, model) for k in range(len(data.domains))]
     plain = _tensor(data, model)
     changed = functools.partial(_augmented, plain) if augment else plain
 
-    def pool(k: int, rows: Array, tensor: Any) -> Pool:
-        return Pool(x=_Rows(inputs[k], rows), y=data.domains[k].y[rows], tensor=tensor)
+    def pool(k: int, rows: Array, tensor: Any) -> DomainExamples:
+        return DomainExamples(x=_ArrayPart(inputs[k], rows), y=data.domains[k].y[rows], tensor=tensor)
 
     sources = [
         TrainingDomain(name=domain.name, train=pool(k, split[k].train, changed), held=pool(k, split[k].held, plain))
@@ -97,7 +95,7 @@ def problem(data: Domains, split: list[Parts], left_out: int, *, model: str, aug
     return DomainProblem(sources=sources, target=target, classes=data.classes)
 
 
-class _Rows:
+class _ArrayPart:
     """Some rows of an array, which may lie on disk, without a copy of them."""
 
     def __init__(self, whole: Array, rows: Array) -> None:
@@ -145,36 +143,25 @@ def activations(data: Domains, k: int, model: str) -> Array:
     """What a network is given of a domain: its inputs, or what the frozen part of the network makes of them."""
     if not is_cached(model):
         return data.domains[k].x
-    digest = hashlib.sha256(f"1 {model} {_FROZEN} {data.name} {data.source} {k}".encode())
-    return _activations(digest.hexdigest()[:16], model, data.name, k)
+    return _activations(model, data.name, data.source, k)
 
 
 @functools.lru_cache(maxsize=16)
-def _activations(digest: str, model: str, name: str, k: int) -> Array:
-    kept = cache_folder() / "features" / f"activations-{digest}.npy"
-    if not kept.exists():
-        images = load(name).domains[k].x
-        trunk = _pretrained(model).embed[:_FROZEN].eval()
-        with torch.no_grad():
-            made = [
-                trunk(_normalised(IMAGENET_MEAN, IMAGENET_DEVIATION, images[i : i + 64])).numpy()
-                for i in range(0, len(images), 64)
-            ]
-        with replacing(kept) as temporary, temporary.open("wb") as file:
-            np.save(file, np.concatenate(made), allow_pickle=False)
-    return np.load(kept, allow_pickle=False)
+def _activations(model: str, name: str, source: str, k: int) -> Array:
+    return frozen.kept(
+        f"1 {model} {_FROZEN} {name} {source} {k}",
+        lambda: frozen.activations(_pretrained(model).embed[:_FROZEN], load(name).domains[k].x),
+    )
 
 
 @functools.lru_cache(maxsize=2)
 def _pretrained(model: str) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the last layer, which is thrown away
-        return models.build(model, (3, 64, 64), 2)
+    return frozen.pretrained(model)
 
 
 def network(
     model: str, shape: tuple[int, ...], classes: int, channels: int, *, dropout: float, options: Mapping[str, Any]
-) -> Network:
+) -> DomainNetwork:
     """A fresh network, its last layer drawn from the ambient generator, for inputs with some channels more.
 
     Parameters
@@ -198,7 +185,7 @@ def network(
     features = _features(embed, shape, channels)
     if dropout:
         embed = nn.Sequential(*embed, nn.Dropout(dropout))
-    made = Network(embed, features, classes, fixed_statistics="imagenet" in model)
+    made = DomainNetwork(embed, features, classes, fixed_statistics="imagenet" in model)
     # Half the time of a step of convolutions on a CPU; a matter of memory alone.
     return made.to(memory_format=torch.channels_last) if len(shape) == 3 else made  # pyright: ignore[reportCallIssue]
 

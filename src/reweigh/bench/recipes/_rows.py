@@ -31,7 +31,7 @@ _TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
+class RowSelection:
     """Which rows to take, and as what.
 
     Parameters
@@ -60,7 +60,7 @@ class Draw:
     attributes: bool = False
 
 
-def deal(draw: Draw, seeds: Seeds) -> Task:
+def deal(draw: RowSelection, seeds: Seeds) -> Task:
     """The task of one seed: standardised columns, and scores that have AUROC for two classes and accuracy for more."""
     arrays, classes = _dealt(draw, seeds)
     parts = {name: torch.tensor(array) for name, array in arrays.items()}  # copies: what is dealt may be changed
@@ -77,7 +77,7 @@ def deal(draw: Draw, seeds: Seeds) -> Task:
 
 
 @functools.lru_cache(maxsize=8)
-def _dealt(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+def _dealt(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
     """The parts of one seed; kept for a few, since a process trains many rows of the table on the same seeds."""
     return _table(draw, seeds) if draw.data in catalogue.names("tables") else _pixels(draw, seeds)
 
@@ -87,7 +87,7 @@ def _score(parts: dict[str, Tensor], classes: int, part: str, outputs: Tensor) -
     return {**scores, "accuracy_or_auroc": scores["auroc" if classes == 2 else "accuracy"]}
 
 
-def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+def _pixels(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Images as permuted columns, all on one scale: that of the training rows' pixels."""
     dataset = supervised.load(draw.data)
     train, val = _choose(dataset.y_train, np.arange(len(dataset.y_train)), draw, seeds)
@@ -101,7 +101,7 @@ def _pixels(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]
     return standard | y, dataset.classes
 
 
-def _table(draw: Draw, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
+def _table(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
     """A table as the encoder of its training rows makes it."""
     frame, schema, pool, held = _read(draw.data, draw.attributes)
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
@@ -134,7 +134,7 @@ def _read(name: str, attributes: bool) -> tuple[pl.DataFrame, Schema, Array, Arr
     return frame, schema, pool, held
 
 
-def _choose(labels: Array, pool: Array, draw: Draw, seeds: Seeds) -> tuple[Array, Array]:
+def _choose(labels: Array, pool: Array, draw: RowSelection, seeds: Seeds) -> tuple[Array, Array]:
     """Rows to train on and to choose by, out of the pool."""
     return draws.sampled_split(labels, draw.validation, seeds.numpy("data"), rows=draw.rows, pool=pool)
 

@@ -133,7 +133,7 @@ def table(preset: str) -> Table:
     )
 
 
-class Batch(NamedTuple):
+class PassagePairs(NamedTuple):
     """Pairs of passages: tokens with masks in them, which passage each belongs to, what to guess, who follows whom."""
 
     ids: Tensor
@@ -142,7 +142,7 @@ class Batch(NamedTuple):
     follows: Tensor
 
 
-class Encoder(nn.Module):
+class PretrainingTransformer(nn.Module):
     """A transformer with the two heads of pre-training."""
 
     def __init__(self, settings: Settings, vocabulary: int) -> None:
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
         self.pooler = nn.Sequential(nn.Linear(width, width), nn.Tanh())
         self.next = nn.Linear(width, 2)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, batch: PassagePairs) -> tuple[Tensor, Tensor, Tensor]:
         """The hidden state of each token to guess, its target, and the pooled state of each pair.
 
         The batch is in the processor's memory, where it was drawn: which tokens to guess is known without asking a
@@ -189,14 +189,16 @@ def train(
         raise ValueError(f"masked tokens are weighed one by one and pairs one by one, got level={settings.level!r}.")
     seeds, data = Seeds(seed), load(settings.text, settings.vocabulary)
     with seeds.ambient("init"):
-        model = Encoder(settings, data.vocabulary)
+        model = PretrainingTransformer(settings, data.vocabulary)
     return fit(MaskedPairs(settings, method, seeds, data, model), writer, scale=scale)
 
 
 class MaskedPairs(TokenTraining):
     """Pairs of passages: masked tokens to guess, and whether the second follows the first."""
 
-    def __init__(self, settings: Settings, method: Method, seeds: Seeds, data: Tokens, model: Encoder) -> None:
+    def __init__(
+        self, settings: Settings, method: Method, seeds: Seeds, data: Tokens, model: PretrainingTransformer
+    ) -> None:
         self.settings, self.data, self.model = settings, data, model
         self.of_tokens, self.of_pairs = TokenLoss(method, "token"), TokenLoss(method, "token")
         super().__init__(model, [self.of_tokens, self.of_pairs], seeds=seeds, **settings.training())
@@ -224,7 +226,7 @@ class MaskedPairs(TokenTraining):
             }
 
 
-def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.random.Generator) -> Batch:
+def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.random.Generator) -> PassagePairs:
     """Pairs of passages, the second from where the first ends or, half of the time, from another document."""
     documents = [ids for ids in getattr(data, part) if len(ids) >= settings.length]
     if not documents:
@@ -253,7 +255,7 @@ def pairs(data: Tokens, part: str, settings: Settings, rows: int, draw: np.rando
             ]
         )
     shown, targets = mask(ids, settings.masked, data, draw)
-    return Batch(shown, torch.from_numpy(segments), targets, torch.from_numpy(follows))
+    return PassagePairs(shown, torch.from_numpy(segments), targets, torch.from_numpy(follows))
 
 
 def mask(ids: Ids, share: float, data: Tokens, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -268,11 +270,11 @@ def mask(ids: Ids, share: float, data: Tokens, draw: np.random.Generator) -> tup
 
 
 @torch.no_grad()
-def score(model: Encoder, batch: Batch, rows: int = 64) -> dict[str, float]:
+def score(model: PretrainingTransformer, batch: PassagePairs, rows: int = 64) -> dict[str, float]:
     """Accuracy and plain loss on masked tokens and on pairs."""
     values: dict[str, list[Tensor]] = {"mlm": [], "mlm_right": [], "nsp": [], "nsp_right": []}
     for parts in zip(*(part.split(rows) for part in batch), strict=True):
-        few = Batch(*parts)
+        few = PassagePairs(*parts)
         hidden, targets, pooled = model(few)
         for name, logits, truth in (
             ("mlm", model.tokens(hidden), targets),

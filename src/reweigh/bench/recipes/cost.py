@@ -29,10 +29,10 @@ import numpy as np
 import torch
 
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.runs import Record, Writer
+from reweigh.bench.lab.runs import Record, RunWriter
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes.kinds import supervised
-from reweigh.bench.recipes.kinds.supervised import Supervised
+from reweigh.bench.recipes.kinds.supervised import SupervisedSettings
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task
@@ -45,7 +45,7 @@ PLAIN = "mean"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised):
+class Settings(SupervisedSettings):
     """Settings of the recipe: what every supervised recipe has, and how to measure.
 
     Parameters
@@ -90,6 +90,7 @@ METHODS = (
     "superloss",
     "self_paced",
     "small_loss",
+    "gain",
     "focal",
     "class_balanced",
     "class_balanced+rgd",
@@ -113,7 +114,10 @@ METHODS = (
     "projected:radius=100",
     "fine_tune",
     "crt",
+    "jtt",
+    "afr",
     "coteaching",
+    "elr",
     "weight_decay",
     "l2rw",
     "meta_weight_net",
@@ -147,7 +151,7 @@ def table(preset: str) -> Table:
 
 
 def train(
-    settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
+    settings: Settings, method: Method, seed: int, writer: RunWriter, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """One measurement: one record."""
     del scale  # a factor on the loss costs nothing worth measuring

@@ -202,7 +202,7 @@ def table(preset: str) -> Table:
             "out is looked at once, at the end.",
             "FRR-L and FRR are reconstructions of ours: their authors' code is not public.",
             "Penalties and adversaries are not re-weighted; classification losses of every algorithm are.",
-            "Everything is trained by Adam, to which a constant factor on the loss is no change.",
+            "Everything is trained by Adam, which a constant factor on the loss does not affect.",
             "Seeds share most of their data, each holding out another fifth: intervals say how much trainings differ, "
             "not how much other domains would.",
             "Learning curves go through the domains left out, one training after the other.",

@@ -48,7 +48,7 @@ from reweigh.bench.train import scores
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.tally import EpochTally, clip_levels
-from reweigh.bench.train.text_encoder import RANDOM, Inputs, TextEncoder, collate, cut
+from reweigh.bench.train.text_encoder import RANDOM, EncodedTexts, TextEncoder, collate, cut
 from reweigh.method import Method
 from reweigh.objectives.mean import Mean
 from reweigh.torch import Reweighted
@@ -263,7 +263,7 @@ def _loss_function(method: Method) -> tuple[Reweighted, Callable[..., Tensor]]:
 def trainer(
     settings: Settings,
     model: torch.nn.Module,
-    data: Inputs,
+    data: EncodedTexts,
     note: Notes,
     look: Callable[[torch.nn.Module, int], None],
     seeds: Seeds,
@@ -316,7 +316,7 @@ def trainer(
 
 
 @functools.lru_cache(maxsize=2)
-def load(settings: Settings) -> tuple[TextEncoder, Inputs, Inputs, Labelled]:
+def load(settings: Settings) -> tuple[TextEncoder, EncodedTexts, EncodedTexts, Labelled]:
     """The encoder, the pool to draw from, the test texts and what they are, once a process and column."""
     return _load(settings.text, settings.checkpoint, settings.frozen, settings.length, settings.pool, settings.test)
 
@@ -324,7 +324,7 @@ def load(settings: Settings) -> tuple[TextEncoder, Inputs, Inputs, Labelled]:
 @functools.lru_cache(maxsize=1)
 def _load(
     name: str, checkpoint: str, frozen: int, length: int, pool: int, test: int
-) -> tuple[TextEncoder, Inputs, Inputs, Labelled]:
+) -> tuple[TextEncoder, EncodedTexts, EncodedTexts, Labelled]:
     data = text.labelled(name)
     training, testing = data.train, some(data.test, test)
     encoder = TextEncoder(checkpoint, frozen, length, tuple(training.first) if checkpoint == RANDOM else ())
@@ -350,7 +350,7 @@ def draw(settings: Settings, rows: int, seeds: Seeds) -> tuple[np.ndarray[Any, A
 
 @torch.no_grad()
 def predict(
-    model: torch.nn.Module, inputs: Inputs, batch: int = 64, precision: Precision = "float32"
+    model: torch.nn.Module, inputs: EncodedTexts, batch: int = 64, precision: Precision = "float32"
 ) -> np.ndarray[Any, Any]:
     """The logits of all texts, without dropout; texts of like length together."""
     device = devices.current()

@@ -49,10 +49,10 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
-from reweigh.bench.train.input.pipeline import Look, Pipeline
+from reweigh.bench.train.input.pipeline import ImageTransform, Pipeline
 from reweigh.bench.train.programs.images import Extras, ImageTraining
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.method import Method
 
 #: `torchrun` may start it on several processes.
@@ -61,7 +61,7 @@ DISTRIBUTED = True
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of the recipe; see `Training`, `Extras` and `Look` for those that are passed on.
+    """Settings of the recipe; see `OptimizerPlan`, `Extras` and `ImageTransform` for those that are passed on.
 
     Parameters
     ----------
@@ -241,11 +241,13 @@ def train(
         head = getattr(method.loss, "head", "linear")
         shape = (channels, settings.size, settings.size)
         model = models.build(settings.model, shape, len(whole.classes), head=head)
-    pipeline = Pipeline(whole, kept, settings.part(Look), settings.batch_size, seeds.integer("order"), settings.readers)
+    pipeline = Pipeline(
+        whole, kept, settings.part(ImageTransform), settings.batch_size, seeds.integer("order"), settings.readers
+    )
     program = ImageTraining(
         model,
         method,
-        settings.part(Training),
+        settings.part(OptimizerPlan),
         settings.part(Extras),
         pipeline,
         {"val": (whole, held), "test": (test, looked_at)},

@@ -45,7 +45,7 @@ from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.episodes import MetaLearning
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.method import Method
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def train(
             "conv4", tasks.image_shape, settings.ways, width=settings.width, downsample=settings.downsample,
             statistics="running" if settings.algorithm in ("protonet", "matching") else "batch",
         )  # fmt: skip
-    training = Training(
+    training = OptimizerPlan(
         optimizer=settings.optimizer,
         lr=settings.lr,
         weight_decay=settings.weight_decay,

@@ -27,7 +27,7 @@ from reweigh.bench.draws import sampled_split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes.kinds import supervised
-from reweigh.bench.recipes.kinds.supervised import Supervised
+from reweigh.bench.recipes.kinds.supervised import EncodableSettings
 from reweigh.bench.train.task import Task
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised):
+class Settings(EncodableSettings):
     """Settings of the recipe: what every supervised recipe has, and how much of the test set to look at.
 
     Parameters
@@ -116,7 +116,7 @@ def table(preset: str) -> Table:
 
 def task(settings: Settings, seeds: Seeds) -> Task:
     """A random part of the training images, split once more for validation."""
-    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data, settings.encoder), seeds.numpy("data")
     train, val = sampled_split(dataset.y_train, settings.validation, draw, rows=settings.rows)
     problem = supervised.to_task(dataset, train, val)
     if not settings.test_rows:
@@ -133,9 +133,7 @@ def answer(results: Results) -> Sequence[str]:
     from reweigh.bench.report.numbers import unit_of
     from reweigh.bench.report.verdict import between, compared, verdict
 
-    differences = [
-        d for column in results.columns if (d := between(results.table, column, "rgd+sam", "sam")) is not None
-    ]
+    differences = [d for column in results.columns if (d := between(results, column, "rgd+sam", "sam")) is not None]
     if not differences:
         return ("",)
     unit, metric = unit_of(results), results.table.metric_name

@@ -32,7 +32,7 @@ from reweigh.bench.recipes.algorithms.meta import MAML, squared_error
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.episodes import Episodes, MetaLearning, Part, StackedMetaLearning, Tasks
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Peer
 from reweigh.method import Method
 
@@ -153,8 +153,8 @@ def _algorithm(settings: Settings) -> MAML:
     )
 
 
-def _training(settings: Settings) -> Training:
-    return Training(
+def _training(settings: Settings) -> OptimizerPlan:
+    return OptimizerPlan(
         optimizer="adam", lr=settings.lr, batch_size=settings.batch_size, epochs=settings.epochs, schedule="cosine"
     )
 

@@ -27,11 +27,11 @@ import torch
 
 from reweigh.bench.draws import noisy_labels, sampled_split
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.runs import Writer
+from reweigh.bench.lab.runs import RunWriter
 from reweigh.bench.lab.suspects import PrecisionRecall, precision_recall, suspects
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes.kinds import supervised
-from reweigh.bench.recipes.kinds.supervised import Supervised
+from reweigh.bench.recipes.kinds.supervised import EncodableSettings
 from reweigh.bench.train.driver import Driver, fit
 from reweigh.bench.train.pixels import Augment
 from reweigh.bench.train.programs.supervised import Supervised as Program
@@ -47,7 +47,7 @@ Floats = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised):
+class Settings(EncodableSettings):
     """Settings of the recipe: what every supervised recipe has, the noise, and the folds.
 
     Parameters
@@ -106,7 +106,7 @@ def table(preset: str) -> Table:
 
 def task(settings: Settings, seeds: Seeds) -> Task:
     """Noisy training labels on some of the training examples; clean validation and test labels."""
-    dataset, draw = supervised.load(settings.data), seeds.numpy("data")
+    dataset, draw = supervised.load(settings.data, settings.encoder), seeds.numpy("data")
     train, val = sampled_split(dataset.y_train, settings.validation, draw, rows=settings.rows)
     noisy = noisy_labels(
         dataset.y_train[train], settings.noise, settings.rate, len(dataset.classes), seeds.numpy("noise")
@@ -114,8 +114,12 @@ def task(settings: Settings, seeds: Seeds) -> Task:
     return supervised.to_task(dataset, train, val, train_labels=noisy.labels, noisy=noisy.changed)
 
 
-def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
+def train(settings: Settings, method: Method, seed: int, writer: RunWriter, scale: Floats | None) -> Iterator[Record]:
     """Train, rank, cross-validate, rank again: one record."""
+    if method.post is not None:
+        raise ValueError(
+            f"rankings are read off the losses of training, before {method} corrects outputs. Leave the correction out."
+        )
     seeds = Seeds(_FRESH + seed)
     problem = task(settings, seeds)
     if problem.noisy is None or not problem.noisy.any():
@@ -138,7 +142,7 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
 
 
 def _fitted(
-    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: Writer, scale: Floats | None
+    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: RunWriter, scale: Floats | None
 ) -> torch.nn.Module:
     """The trained model; its records are not kept, its arrays and checkpoints are."""
     model = _untrained(settings, problem, method, seeds)
@@ -161,7 +165,7 @@ def _augment(settings: Settings) -> Augment | None:
 
 
 def _out_of_fold(
-    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: Writer, scale: Floats | None
+    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: RunWriter, scale: Floats | None
 ) -> Floats:
     """For every training example the probabilities of a model that was not trained on it."""
     from sklearn.model_selection import StratifiedKFold

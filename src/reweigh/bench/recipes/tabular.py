@@ -1,8 +1,8 @@
 """Tables and self-supervision: does re-weighting rows help a masked autoencoder, or what is learnt on top of it?
 
-Question: MET-S hides most columns of a row, learns to tell them, and hands its features to a small network. The paper
-replaces MET's adversarial step by re-weighting and reports +1.27 points of accuracy and +1.51 of AUROC. It does not say
-which loss is re-weighted, so three arms run: the reconstruction, the head's cross entropy, or both (`rgd`).
+Question: MET-S hides most columns of a row, learns to reconstruct them, and hands its features to a small network. The
+paper replaces MET's adversarial step by re-weighting and reports +1.27 points of accuracy and +1.51 of AUROC.
+It does not say which loss is re-weighted, so there are three arms: reconstruction, the head's loss, or both (`rgd`).
 
     reweigh run tabular --data-root DIR       # eight tables; Obesity is read from DIR/obesity/abundance.zip
     reweigh run tabular --preset smoke        # seconds, digits as a table
@@ -33,14 +33,14 @@ from torch import Tensor, nn
 from reweigh import _validate as validate
 from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.runs import Writer
+from reweigh.bench.lab.runs import RunWriter
 from reweigh.bench.lab.table import Column, Row, Table
 from reweigh.bench.recipes import _rows
 from reweigh.bench.recipes.algorithms import tabular as algorithms
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.recipes.algorithms.tabular.store import pretrained
 from reweigh.bench.recipes.algorithms.tabular.tabnet import HiddenCells, TabNetClassifier
-from reweigh.bench.recipes.kinds.supervised import Supervised
+from reweigh.bench.recipes.kinds.supervised import SupervisedSettings
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.programs.rows import CHUNK, encode, steps_of
@@ -61,7 +61,7 @@ ARMS = ("both", "pretrain", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Supervised):
+class Settings(SupervisedSettings):
     """Settings of the recipe; what every supervised recipe has says how the head is trained.
 
     Parameters
@@ -74,7 +74,7 @@ class Settings(Supervised):
         The rate of pre-training and head alike; for `gbdt` its learning rate, and for `rf`, which has none, the columns
         a split chooses from, in units of the square root of their number.
     test_rows, side, levels
-        See `_rows.Draw`.
+        See `_rows.RowSelection`.
     columns
         What a column of a table is: `"attributes"` has one per attribute, as MET does, `"levels"` one per level of a
         category, and `"own"` takes the first for MET-S, MET and MET-R and the second for all others.
@@ -159,7 +159,7 @@ _ROWS: dict[str, tuple[Algorithm, str, str]] = {
 METHODS = ("mean", "rgd", "rgd:divergence=revkl", *_ROWS)
 #: Rows whose plain twin is not MET-S.
 PLAIN_OF = {"MET, rgd": "MET", "MLP, rgd": "MLP", "MLP, revkl": "MLP", "MLP, chi2": "MLP", "MLP, rgd_auto": "MLP"}
-#: How rows are trained that are not MET; RF's rate is no rate, see `Settings.lr`.
+#: How rows are trained that are not MET; RF's rate is not a learning rate: see `Settings.lr`.
 _PAPER: dict[str, dict[str, Any]] = {
     "mlp": {"lr": 1e-3, "hidden": (256, 256)},
     "rf": {"lr": 1.0},
@@ -273,7 +273,7 @@ def table(preset: str) -> Table:
             "Test rows are the same for every seed; seeds differ in the rows drawn for training and validation, in "
             "initial parameters and in the order of batches.",
             "The scale control multiplies both losses of MET-S, step by step, by the mean weights that rgd recorded "
-            "in both. Everything is trained by Adam, to which a constant factor is no change.",
+            "in both. Everything is trained by Adam, which a constant factor does not affect.",
             "The paper's figures of MET-S for two classes are those that MET's authors print for MET.",
         ),
     )
@@ -296,10 +296,10 @@ def _row(label: str, preset: str) -> Row:
     return Row(method=method, settings={"algorithm": algorithm, "arm": arm, **own})
 
 
-def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Floats | None) -> Iterator[Record]:
+def train(settings: Settings, method: Method, seed: int, writer: RunWriter, scale: Floats | None) -> Iterator[Record]:
     """Features from unlabelled rows, a head from labelled ones; or a classifier that needs no features."""
     seeds = Seeds(seed)
-    draw = _rows.Draw(
+    draw = _rows.RowSelection(
         data=settings.data, rows=settings.rows, test_rows=settings.test_rows, validation=settings.validation,
         side=settings.side, levels=settings.levels, attributes=settings.attributes,
     )  # fmt: skip
@@ -309,7 +309,7 @@ def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: 
     return _learn(settings, method, task, seeds, writer, scale)
 
 
-def _classify(settings: Settings, method: Method, task: Task, seeds: Seeds, writer: Writer) -> Iterator[Record]:
+def _classify(settings: Settings, method: Method, task: Task, seeds: Seeds, writer: RunWriter) -> Iterator[Record]:
     """Trees on the columns as they are: one record."""
     from threadpoolctl import threadpool_limits
 
@@ -338,7 +338,7 @@ def _every_class(model: Any, x: Tensor, classes: int) -> Tensor:
 
 
 def _learn(
-    settings: Settings, method: Method, task: Task, seeds: Seeds, writer: Writer, scale: Floats | None
+    settings: Settings, method: Method, task: Task, seeds: Seeds, writer: RunWriter, scale: Floats | None
 ) -> Iterator[Record]:
     """Pre-train, encode every row once, and train the head on the frozen features."""
     early, late = arms(settings, method)

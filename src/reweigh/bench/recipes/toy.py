@@ -100,6 +100,9 @@ def train(
     settings: Settings, method: Method, seed: int, writer: Writer, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """Full-batch descent from zero, on the 255 rows themselves."""
+    others = [slot for slot, _ in method.parts() if slot != "objective"]
+    if others:
+        raise ValueError(f"the toy descends a squared error with an objective alone, got {method} with a {others[0]}.")
     truth = np.random.default_rng(seed).standard_normal(10)
     theta, state = np.zeros(10), method.objective.init()
     mean_weights: list[float] = []

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reweigh.bench.recipes import _domains
 from reweigh.bench.recipes.algorithms import domains
-from reweigh.bench.recipes.algorithms.domains import Batch, Network, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains import DomainBatch, DomainNetwork, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._reconstruction import reconstruction
 from reweigh.bench.recipes.algorithms.domains.coral import moments_apart
 from reweigh.bench.recipes.algorithms.domains.irm import gradient_penalty
@@ -35,7 +35,7 @@ CLASSES, DOMAINS, EACH, FEATURES = 3, 3, 8, 5
 
 def network(channels=0, dtype=torch.float64):
     embed = nn.Sequential(nn.Linear(4 + channels, FEATURES), nn.Tanh())
-    return Network(embed, FEATURES, CLASSES).to(dtype)
+    return DomainNetwork(embed, FEATURES, CLASSES).to(dtype)
 
 
 def sgd(parameters, lr=0.1, **_):
@@ -59,7 +59,7 @@ def setup(steps=10, lr=0.1, count=DOMAINS):
 def batch(seed=0, count=DOMAINS):
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(count * EACH, 4, generator=draw, dtype=torch.float64)
-    return Batch(x=x, y=torch.randint(CLASSES, (count * EACH,), generator=draw), domains=count)
+    return DomainBatch(x=x, y=torch.randint(CLASSES, (count * EACH,), generator=draw), domains=count)
 
 
 def weigher(text="mean"):
@@ -188,7 +188,7 @@ def test_every_algorithm_learns(name):
 
     def easy(seed):
         drawn = batch(seed)
-        return Batch(x=drawn.x, y=(drawn.x[:, 0] > 0).long(), domains=DOMAINS)
+        return DomainBatch(x=drawn.x, y=(drawn.x[:, 0] > 0).long(), domains=DOMAINS)
 
     learner.train()
     for step in range(200):
@@ -241,7 +241,7 @@ def test_batches_are_dealt_by_domain():
     assert seen.domain.tolist() == [0] * EACH + [1] * EACH + [2] * EACH
     assert torch.equal(seen.of([2, 0]).x, torch.cat([seen.x[2 * EACH :], seen.x[:EACH]]))
     with pytest.raises(ValueError, match="equally many of each of 3 domains, got 7"):
-        Batch(x=torch.zeros(7, 1), y=torch.zeros(7), domains=3)
+        DomainBatch(x=torch.zeros(7, 1), y=torch.zeros(7), domains=3)
 
 
 # --- IRM ---
@@ -441,7 +441,7 @@ def test_cdann_counts_classes_evenly_and_sees_them():
     learner = started("cdann")
     drawn = batch()
     y = torch.tensor([0] * 20 + [1] * 3 + [2])
-    seen = Batch(x=drawn.x, y=y, domains=DOMAINS)
+    seen = DomainBatch(x=drawn.x, y=y, domains=DOMAINS)
     features = learner.network.embed(seen.x)
     shown = features + learner.classes.weight[y]
     losses = cross_entropies(learner.discriminator(shown).detach().numpy(), seen.domain.numpy())
@@ -569,7 +569,7 @@ def test_arm_normalises_over_all_domains_together_and_mixes_none():
     """Constant images, brighter by domain: joined, the context tells the domains apart; apart, it could not."""
     embed = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Flatten())
     config = Setup(
-        network=lambda channels: Network(copy.deepcopy(embed), 16, 2).double(),
+        network=lambda channels: DomainNetwork(copy.deepcopy(embed), 16, 2).double(),
         optimizer=sgd,
         domains=3,
         classes=2,
@@ -579,7 +579,7 @@ def test_arm_normalises_over_all_domains_together_and_mixes_none():
     torch.manual_seed(0)
     learner = domains.build("arm", support=4, width=3).start(config).double().train()
     x = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64).repeat_interleave(4).reshape(-1, 1, 1, 1).expand(-1, 1, 2, 2)
-    seen = Batch(x=x.contiguous(), y=torch.tensor([0, 1] * 6), domains=3)
+    seen = DomainBatch(x=x.contiguous(), y=torch.tensor([0, 1] * 6), domains=3)
     contexts = []
     learner.network.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[0][:, 1].detach()))
     twin = copy.deepcopy(learner.context)
@@ -591,7 +591,7 @@ def test_arm_normalises_over_all_domains_together_and_mixes_none():
     assert shared[[0, 4, 8]].flatten(1).std(0).min() > 0.01
     # Three of a domain cannot be dealt in fours: each domain shares one context, and none is mixed with another.
     contexts.clear()
-    uneven = Batch(x=x.reshape(3, 4, 1, 2, 2)[:, :3].flatten(0, 1), y=torch.tensor([0, 1, 0] * 3), domains=3)
+    uneven = DomainBatch(x=x.reshape(3, 4, 1, 2, 2)[:, :3].flatten(0, 1), y=torch.tensor([0, 1, 0] * 3), domains=3)
     learner.update(uneven, weigher())
     for part in contexts[0].chunk(3):
         assert torch.allclose(part, part[:1].expand_as(part))
@@ -670,7 +670,7 @@ def test_frr_penalty_reaches_the_head():
 def test_fixed_statistics_stay():
     embed = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten())
     for fixed in (True, False):
-        one = Network(copy.deepcopy(embed), 2, 2, fixed_statistics=fixed).train()
+        one = DomainNetwork(copy.deepcopy(embed), 2, 2, fixed_statistics=fixed).train()
         one.embed(torch.randn(4, 1, 3, 3))
         assert bool((one.embed[1].running_mean == 0).all()) == fixed
 

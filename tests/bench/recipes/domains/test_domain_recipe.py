@@ -24,14 +24,14 @@ from reweigh.bench.recipes import _domains, domains
 from reweigh.bench.recipes._figures import domains as report
 from reweigh.bench.recipes._figures import domains_paper
 from reweigh.bench.recipes.algorithms import domains as algorithms
-from reweigh.bench.recipes.algorithms.domains import Network, Setup
+from reweigh.bench.recipes.algorithms.domains import DomainNetwork, Setup
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.programs.domains import (
+    DomainExamples,
     DomainProblem,
     HeldOutDomain,
     LeaveOneOut,
     LookedTooEarlyError,
-    Pool,
     Schedule,
     TrainingDomain,
 )
@@ -69,7 +69,7 @@ def run(folder, text="mean", seed=0, label=None, scale=None, stop=None, **change
 def pool(n=20, seed=0, tensor=lambda x: torch.from_numpy(x)):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 2)).astype(np.float32)
-    return Pool(x=x, y=(x[:, 0] > 0).astype(np.int64), tensor=tensor)
+    return DomainExamples(x=x, y=(x[:, 0] > 0).astype(np.int64), tensor=tensor)
 
 
 def problem(watched=None):
@@ -87,7 +87,7 @@ def problem(watched=None):
 
 def training(found, text="mean", schedule=None, algorithm="erm", **options):
     def network(channels):
-        return Network(nn.Sequential(nn.Linear(2 + channels, 4), nn.ReLU()), 4, 2)
+        return DomainNetwork(nn.Sequential(nn.Linear(2 + channels, 4), nn.ReLU()), 4, 2)
 
     setup = Setup(
         network=network, optimizer=lambda p, **_: torch.optim.SGD(p, lr=0.2), domains=2, classes=2, steps=6, shape=(2,)
@@ -220,7 +220,9 @@ def test_predictions_are_not_made_class_by_class():
     """Folders come sorted by class; what is predicted at once is mixed, and every example is predicted once."""
     one, seen = training(problem()), []
     y = np.repeat([0, 1], 300)
-    sorted_by_class = Pool(x=y[:, None].repeat(2, 1).astype(np.float32), y=y, tensor=lambda x: torch.from_numpy(x))
+    sorted_by_class = DomainExamples(
+        x=y[:, None].repeat(2, 1).astype(np.float32), y=y, tensor=lambda x: torch.from_numpy(x)
+    )
     one.learner.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, 0].numpy()))
     _, labels = one._outputs(sorted_by_class)
     assert [len(part) for part in seen] == [256, 256, 88]
@@ -230,7 +232,7 @@ def test_predictions_are_not_made_class_by_class():
 
 
 def test_rows_are_taken_in_the_order_asked_for():
-    found = Pool(x=np.arange(10.0)[:, None], y=np.arange(10), tensor=lambda x: torch.from_numpy(x))
+    found = DomainExamples(x=np.arange(10.0)[:, None], y=np.arange(10), tensor=lambda x: torch.from_numpy(x))
     x, y = found.take(np.array([7, 2, 2, 9]))
     assert x[:, 0].tolist() == y.tolist() == [7, 2, 2, 9]
 

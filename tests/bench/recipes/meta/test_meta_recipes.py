@@ -275,7 +275,9 @@ def test_losses_are_read_from_the_other_end(tmp_path):
     table = ElementTree.fromstring(found["Worst shares of the pool"].markup)
     first = next([td.text for td in tr.findall("td")] for tr in table.iter("tr") if tr.findtext("th") == "mean")
     assert float(first[0].split(" ± ")[0]) == pytest.approx(float(np.sort(scores)[-6:].mean()), abs=0.0006)
-    curve = report._ordered(report.Pool(seeds=[0], scores=scores[None].astype(float)), np.array([0.0, 100.0]), True)
+    curve = report._ordered(
+        report.TaskScores(seeds=[0], scores=scores[None].astype(float)), np.array([0.0, 100.0]), True
+    )
     assert curve.tolist() == pytest.approx([scores.max(), scores.min()])
 
 

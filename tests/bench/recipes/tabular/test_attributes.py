@@ -71,7 +71,7 @@ def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forest")
 def test_covtype_has_twelve_columns_for_met_and_one_per_level_for_the_others() -> None:
-    base = _rows.Draw(data="covtype", rows=0, test_rows=0, validation=0.2, side=0, levels=32, attributes=True)
+    base = _rows.RowSelection(data="covtype", rows=0, test_rows=0, validation=0.2, side=0, levels=32, attributes=True)
     attributes, levels = (_rows.deal(dataclasses.replace(base, attributes=a), Seeds(0)) for a in (True, False))
     assert attributes.x_train.shape[1] == 12
     assert levels.x_train.shape[1] > 40

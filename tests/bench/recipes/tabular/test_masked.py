@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from reweigh.bench.recipes.algorithms.tabular._masked_autoencoder import Block, MaskedAutoencoder, Masking, masking
-from reweigh.bench.recipes.algorithms.tabular.met import Adversarial
+from reweigh.bench.recipes.algorithms.tabular._masked_autoencoder import (
+    MaskedAutoencoder,
+    Masking,
+    PostNormBlock,
+    masking,
+)
+from reweigh.bench.recipes.algorithms.tabular.met import AdversarialAutoencoder
 
 
 def network(columns: int, **sizes: float) -> MaskedAutoencoder:
@@ -69,8 +74,8 @@ def test_loss_of_two_rows_of_three_columns_by_hand() -> None:
         model.position.weight.copy_(torch.tensor([[10.0], [20.0], [30.0]]))
         model.of_ones.weight.fill_(2.0)  # of one kept column
         model.of_ones.bias.fill_(3.0)
-        model.tell.weight.copy_(torch.tensor([[1.0, 0.1]]))
-        model.tell.bias.zero_()
+        model.output.weight.copy_(torch.tensor([[1.0, 0.1]]))
+        model.output.bias.zero_()
     x = torch.tensor([[1.0, 2.0, 3.0], [0.0, 4.0, 1.0]])
     mask = Masking(torch.tensor([[1], [2]]), torch.tensor([[0, 2], [0, 1]]))
     values = x.gather(1, mask.kept)
@@ -120,7 +125,7 @@ def test_order_of_columns_is_known_by_their_embedding_only() -> None:
 def test_block_against_torch() -> None:
     """One head, normalisation after each part: torch's own layer with the same parameters."""
     torch.manual_seed(0)
-    ours, x = Block(6, 10, 0.0), torch.randn(3, 5, 6)
+    ours, x = PostNormBlock(6, 10, 0.0), torch.randn(3, 5, 6)
     theirs = nn.TransformerEncoderLayer(6, 1, 10, dropout=0.0, layer_norm_eps=1e-6, batch_first=True)
     with torch.no_grad():
         theirs.self_attn.in_proj_weight.copy_(ours.query_key_value.weight)
@@ -133,9 +138,9 @@ def test_block_against_torch() -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-6)
 
 
-def adversary(columns: int = 9, **changes: float) -> Adversarial:
+def adversary(columns: int = 9, **changes: float) -> AdversarialAutoencoder:
     defaults = {"radius": 0.3, "ascent_steps": 4, "ascent_rate": 0.2, "warmup": 1}
-    return Adversarial(network(columns, masked=0.4), **{**defaults, **changes})  # pyright: ignore[reportArgumentType]
+    return AdversarialAutoencoder(network(columns, masked=0.4), **{**defaults, **changes})  # pyright: ignore[reportArgumentType]
 
 
 @given(st.floats(0.01, 3.0), st.floats(0.01, 2.0), st.integers(0, 5), st.integers(0, 2**31))

@@ -16,7 +16,7 @@ from reweigh.bench.recipes.algorithms.tabular._contrast import nt_xent
 from reweigh.bench.recipes.algorithms.tabular._sparsemax import sparsemax
 from reweigh.bench.recipes.algorithms.tabular.dacl import mixed
 from reweigh.bench.recipes.algorithms.tabular.subtab import SubTab, column_subsets
-from reweigh.bench.recipes.algorithms.tabular.tabnet import Encoder, GhostNorm, HiddenCells, TabNetClassifier
+from reweigh.bench.recipes.algorithms.tabular.tabnet import GhostNorm, HiddenCells, TabNetClassifier, TabNetEncoder
 from reweigh.bench.recipes.algorithms.tabular.vime import VIME, corrupt, shuffled_columns
 from reweigh.bench.train.programs.rows import batches, steps_of
 
@@ -195,10 +195,10 @@ def test_sparsemax_against_a_solver_and_finite_differences() -> None:
     assert torch.autograd.gradcheck(sparsemax, torch.tensor(z, requires_grad=True))
 
 
-def encoder(**changes: float) -> Encoder:
+def encoder(**changes: float) -> TabNetEncoder:
     torch.manual_seed(0)
     sizes = {"decision": 4, "attention": 3, "steps": 3, "gamma": 1.0, "ghost_batch": 8}
-    return Encoder(6, **{**sizes, **changes})  # pyright: ignore[reportArgumentType]
+    return TabNetEncoder(6, **{**sizes, **changes})  # pyright: ignore[reportArgumentType]
 
 
 def test_masks_are_shares_and_used_columns_are_lowered() -> None:

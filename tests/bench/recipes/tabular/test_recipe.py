@@ -21,7 +21,7 @@ from reweigh.bench.recipes import _rows, tabular
 from reweigh.bench.recipes._figures import tabular as drawn_tables
 from reweigh.bench.report.tabulate import tables
 from reweigh.bench.train.programs.supervised import Supervised
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task
 from reweigh.method import method
 
@@ -237,10 +237,16 @@ def test_a_row_may_be_the_one_declared_beforehand() -> None:
     assert control == ("rgd:tau=3,normalize=mean", "other", 0.1)
 
 
-def test_a_row_with_an_unknown_setting_is_refused() -> None:
-    asked = question(rows={"Other": Row(method="mean", settings={"kinds": 1})})
-    with pytest.raises(ValueError, match=r"row 'Other' sets \['kinds'\]"):
-        plan.tuning(asked)
+@pytest.mark.parametrize("where", ["row", "column"])
+def test_an_unknown_setting_of_a_row_or_column_is_refused(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tabular.table("smoke")
+    if where == "row":
+        wrong = dataclasses.replace(table, rows={**table.rows, "MLP": Row(method="mean", settings={"kinds": 1})})
+    else:
+        wrong = dataclasses.replace(table, columns=(Column(name="MLP", settings={"kinds": 1}),))
+    monkeypatch.setattr(tabular, "table", lambda preset: wrong)
+    with pytest.raises(ValueError, match=rf"{where} 'MLP' sets \['kinds'\]"):
+        experiment.question("tabular", experiment.Options(preset="smoke"))
 
 
 def test_settings_of_the_command_line_win_over_those_of_rows() -> None:
@@ -303,7 +309,7 @@ def test_a_penalty_comes_after_weighting(text: str) -> None:
     x, y = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     task = Task(x_train=x, y_train=y, x_val=x, y_val=y, x_test=x, y_test=y, classes=("a", "b"))
     model = Shrinking()
-    training = Training(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=8, epochs=1)
+    training = OptimizerPlan(optimizer="sgd", lr=0.1, momentum=0.0, batch_size=8, epochs=1)
     Supervised(task, model, method(text), training, Seeds(0)).take(torch.arange(8), 0)
     assert model.extra.item() == pytest.approx(3.0 - 0.1 * 3.0)  # unweighted, whatever the weights are
 

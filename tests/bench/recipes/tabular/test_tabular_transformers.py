@@ -156,7 +156,7 @@ def test_random_twin_starts_where_met_s_starts(iris: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"objective": "focal+rgd"}, "names a loss too"),
+        ({"objective": "focal+rgd"}, "with the loss"),
         ({"objective": "rdg"}, "Did you mean 'rgd'"),
         ({"epochs": -1}, "`epochs` must be a whole number of at least 0, got -1"),
         ({"masked": 1.0}, r"`masked` must be a number in \(0, 1\), got 1.0"),

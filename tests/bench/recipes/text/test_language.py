@@ -164,7 +164,7 @@ def test_the_papers_bert_is_bert():
     paper = bert.PRESETS["paper"]
     assert (paper.post_norm, paper.tied, paper.schedule, paper.clip) == (True, True, "linear", 1.0)
     small = dataclasses.replace(paper, depth=1, width=8, heads=2, length=16)
-    model = bert.Encoder(small, 40).eval()
+    model = bert.PretrainingTransformer(small, 40).eval()
     assert model.tokens.weight is model.body.tokens.weight
     assert model.tokens.bias is not None
     hidden = model.body(torch.arange(6)[None], torch.zeros(1, 6, dtype=torch.long))
@@ -330,7 +330,7 @@ def test_bert_adds_two_weighted_means(tmp_path):
     settings = bert.PRESETS["smoke"]
     data = load(settings.text, settings.vocabulary)
     torch.manual_seed(0)
-    model = bert.Encoder(settings, data.vocabulary)
+    model = bert.PretrainingTransformer(settings, data.vocabulary)
     batch = bert.pairs(data, "train", settings, 8, np.random.default_rng(0))
     hidden, targets, pooled = model(batch)
     of_tokens, of_pairs = (TokenLoss(method("rgd"), "token") for _ in range(2))

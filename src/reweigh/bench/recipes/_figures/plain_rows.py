@@ -13,7 +13,7 @@ def against_plain_rows(
 ) -> Iterator[Sequence[str]]:
     """Rows of a table: the row, its plain one, and their difference in points with its interval in each column."""
     for label, plain in plain_of.items():
-        differences = [between(results.table, column, label, plain) for column in columns]
+        differences = [between(results, column, label, plain) for column in columns]
         if any(d is not None and d.n > 1 for d in differences):
             yield [
                 label,

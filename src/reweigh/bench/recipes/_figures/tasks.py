@@ -29,7 +29,7 @@ _TINY_P = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class TaskScores:
     """The scores of one row on the frozen pool, `(seeds, tasks)`, each run at its chosen epoch."""
 
     seeds: Sequence[int]
@@ -71,9 +71,9 @@ def figures(results: Results, paper: Mapping[str, Mapping[str, Paper]] | None = 
     return [figure for figure in drawn if figure.markup]
 
 
-def _pools(column: ColumnResults) -> dict[str, Pool]:
+def _pools(column: ColumnResults) -> dict[str, TaskScores]:
     """The rows whose runs all kept scores of the same pool."""
-    pools: dict[str, Pool] = {}
+    pools: dict[str, TaskScores] = {}
     hashes = {_hash(outcome) for row in column.rows.values() for outcome in row.outcomes.values()}
     if len(hashes) > 1:
         raise ValueError(
@@ -84,7 +84,7 @@ def _pools(column: ColumnResults) -> dict[str, Pool]:
         seeds = sorted(row.outcomes)
         if all(row.outcomes[seed].run.has_array(_SCORES) for seed in seeds):
             scores = np.stack([row.outcomes[seed].run.array(_SCORES) for seed in seeds]).astype(np.float64)
-            pools[label] = Pool(seeds=seeds, scores=scores)
+            pools[label] = TaskScores(seeds=seeds, scores=scores)
     return pools
 
 
@@ -98,7 +98,7 @@ def _hash(outcome: Outcome) -> str:
 def _table(
     results: Results,
     columns: Sequence[ColumnResults],
-    pools: Mapping[str, Mapping[str, Pool]],
+    pools: Mapping[str, Mapping[str, TaskScores]],
     paper: Mapping[str, Mapping[str, Paper]],
     unit: float,
 ) -> Figure:
@@ -121,7 +121,7 @@ def _table(
     )
 
 
-def _share(pool: Pool, percent: int, results: Results, unit: float) -> str:
+def _share(pool: TaskScores, percent: int, results: Results, unit: float) -> str:
     shares = [worst_share(scores, percent, smallest=results.table.smallest) for scores in pool.scores]
     digits = 2 if unit != 1.0 else 3
     mean, half = np.mean([share.mean for share in shares]) * unit, np.mean([share.half for share in shares]) * unit
@@ -132,7 +132,7 @@ def _share(pool: Pool, percent: int, results: Results, unit: float) -> str:
 
 
 def _paired(
-    results: Results, columns: Sequence[ColumnResults], pools: Mapping[str, Mapping[str, Pool]], unit: float
+    results: Results, columns: Sequence[ColumnResults], pools: Mapping[str, Mapping[str, TaskScores]], unit: float
 ) -> Figure:
     """Every row against the baseline: on identical tasks, and by what its own worst share changed over seeds."""
 
@@ -157,7 +157,7 @@ def _paired(
     )
 
 
-def _compared(results: Results, ours: Pool, theirs: Pool, seeds: Sequence[int], unit: float) -> list[str]:
+def _compared(results: Results, ours: TaskScores, theirs: TaskScores, seeds: Sequence[int], unit: float) -> list[str]:
     first, second = (pool.scores[[list(pool.seeds).index(seed) for seed in seeds]] for pool in (ours, theirs))
     over_tasks = stats.paired(first.mean(0).tolist(), second.mean(0).tolist())
     tenths = [[worst_share(s, 10, smallest=results.table.smallest).mean for s in pool] for pool in (first, second)]
@@ -182,7 +182,7 @@ def _difference(d: stats.Difference, unit: float) -> str:
 
 
 def _curves(
-    results: Results, columns: Sequence[ColumnResults], pools: Mapping[str, Mapping[str, Pool]], unit: float
+    results: Results, columns: Sequence[ColumnResults], pools: Mapping[str, Mapping[str, TaskScores]], unit: float
 ) -> Figure:
     panels = [str(_curve(results, column, pools[column.name], unit)) for column in columns]
     return Figure(
@@ -193,7 +193,7 @@ def _curves(
     )
 
 
-def _curve(results: Results, column: ColumnResults, pools: Mapping[str, Pool], unit: float) -> Markup:
+def _curve(results: Results, column: ColumnResults, pools: Mapping[str, TaskScores], unit: float) -> Markup:
     shares = np.linspace(0.5, 99.5, 100)
     curves = {
         label: (_ordered(pools[label], shares, results.table.smallest) * unit).tolist()
@@ -219,7 +219,7 @@ def _curve(results: Results, column: ColumnResults, pools: Mapping[str, Pool], u
     )
 
 
-def _ordered(pool: Pool, shares: Floats, smallest: bool) -> Floats:
+def _ordered(pool: TaskScores, shares: Floats, smallest: bool) -> Floats:
     """The scores at these percentages, from worst to best, mean over seeds."""
     at = 100.0 - shares if smallest else shares
     return np.percentile(pool.scores, at, axis=1).mean(1)
@@ -228,7 +228,7 @@ def _ordered(pool: Pool, shares: Floats, smallest: bool) -> Floats:
 # --- pictures ---
 
 
-def _pictures(results: Results, column: ColumnResults, pools: Mapping[str, Pool]) -> Markup | None:
+def _pictures(results: Results, column: ColumnResults, pools: Mapping[str, TaskScores]) -> Markup | None:
     row = column.rows.get(plan.BASELINE)
     if row is None or plan.BASELINE not in pools:
         return None

@@ -19,12 +19,13 @@ from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws import split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.recipe import LATER, Scale, Trainee
+from reweigh.bench.train import frozen
 from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.pixels import Augment, as_tensor, normalize, pixel_statistics
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.records import Record, Writer
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Member, fit_many, group_key
 from reweigh.bench.train.task import Task
 from reweigh.method import Method
@@ -34,8 +35,8 @@ _BATCHED_MODELS = ("mlp", "linear")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
-    """Settings that every supervised recipe has; the fields of `Training` are passed on to it.
+class SupervisedSettings:
+    """Settings that every supervised recipe has; the fields of `OptimizerPlan` are passed on to it.
 
     With `augment`, images are shifted and mirrored at random, and half of them lose a square of `cutout` pixels a side.
     """
@@ -62,10 +63,25 @@ class Supervised:
     rows: int = 0
     compiled: bool = field(default=False, metadata=LATER)
 
-    def training(self) -> Training:
+    def training(self) -> OptimizerPlan:
         """The part of the settings that says how to train."""
-        names = {field.name for field in dataclasses.fields(Training)}
-        return Training(**{k: v for k, v in dataclasses.asdict(self).items() if k in names})
+        names = {field.name for field in dataclasses.fields(OptimizerPlan)}
+        return OptimizerPlan(**{k: v for k, v in dataclasses.asdict(self).items() if k in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodableSettings(SupervisedSettings):
+    """Settings of recipes whose images may come through a frozen network.
+
+    With `encoder`, such as `"efficientnet_lite0:weights=imagenet"`, the model learns from that network's features and
+    not from pixels.
+    """
+
+    encoder: str = field(default="", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.augment and self.encoder:
+            raise ValueError("`augment` changes pixels, and with `encoder` no pixels are learnt from. Leave one out.")
 
 
 Indices = np.ndarray[Any, Any]
@@ -83,7 +99,9 @@ class Hooks(NamedTuple):
 def recipe(make_task: MakeTask) -> Hooks:
     """A supervised recipe, given how it makes its task of its settings and a seed."""
 
-    def train(settings: Supervised, method: Method, seed: int, writer: Writer, scale: Scale) -> Iterator[Record]:
+    def train(
+        settings: SupervisedSettings, method: Method, seed: int, writer: Writer, scale: Scale
+    ) -> Iterator[Record]:
         seeds = Seeds(seed)
         task = make_task(settings, seeds)
         with seeds.ambient("init"):
@@ -110,7 +128,7 @@ def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -
     return fit_many(trainings, lambda: build(members[0][0], trainings[0].task, members[0][1]), compiled=compiled)
 
 
-def group_of(settings: Supervised, method: Method) -> str | None:
+def group_of(settings: SupervisedSettings, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
     if settings.model not in _BATCHED_MODELS or settings.augment:
         return None
@@ -119,7 +137,7 @@ def group_of(settings: Supervised, method: Method) -> str | None:
     return None if key is None else f"{key}|{sorted(rest.items())}"
 
 
-def build(settings: Supervised, task: Task, method: Method) -> nn.Module:
+def build(settings: SupervisedSettings, task: Task, method: Method) -> nn.Module:
     """The model of the settings for the task's shapes, with the last layer that the method's loss asks for.
 
     A regression has one output.
@@ -130,10 +148,14 @@ def build(settings: Supervised, task: Task, method: Method) -> nn.Module:
 
 
 @functools.cache
-def load(name: str) -> Dataset:
-    """The data set, from the folder of official files if one was given, read once a process."""
+def load(name: str, encoder: str = "") -> Dataset:
+    """The data set, from the folder of official files if one was given, read once a process.
+
+    With `encoder`, its images are what that network, frozen, makes of them.
+    """
     root = os.environ.get("REWEIGH_DATA")
-    return catalogue.load(name, Dataset, root=Path(root) if root else None)
+    dataset = catalogue.load(name, Dataset, root=Path(root) if root else None)
+    return frozen.vectors(dataset, encoder) if encoder else dataset
 
 
 @functools.cache
@@ -158,11 +180,14 @@ def to_task(
 ) -> Task:
     """The task on some of the training examples, others held out for validation, and the whole test set.
 
-    Images are normalised by the mean and deviation of all training images; `train_labels` replace the true ones.
+    Images are normalised by the mean and deviation of all training images, and the features of a frozen network are
+    taken as they are; `train_labels` replace the true ones.
     """
-    mean, deviation = _statistics(dataset)
 
     def images(part: np.ndarray[Any, Any]) -> Tensor:
+        if part.dtype != np.uint8:
+            return torch.from_numpy(part)
+        mean, deviation = _statistics(dataset)
         return normalize(as_tensor(np.ascontiguousarray(part)), mean, deviation)
 
     return Task(

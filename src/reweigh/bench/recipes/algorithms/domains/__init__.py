@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.bench import registry
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Network, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import (
+    Algorithm,
+    DomainBatch,
+    DomainNetwork,
+    Learner,
+    Setup,
+    Weigher,
+)
 from reweigh.bench.recipes.algorithms.domains._law import one_of, power_of_ten, power_of_two
 
 __all__ = [
     "Algorithm",
-    "Batch",
+    "DomainBatch",
     "Learner",
-    "Network",
+    "DomainNetwork",
     "Setup",
     "Weigher",
     "build",

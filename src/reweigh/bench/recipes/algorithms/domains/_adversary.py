@@ -1,4 +1,4 @@
-"""Features from which a discriminator cannot tell the domain, whatever it is told of the class."""
+"""Features from which a discriminator cannot predict the domain, given the class or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher, mlp
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher, mlp
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of, power_of_ten, power_of_two
 
 
@@ -19,7 +19,7 @@ from reweigh.bench.recipes.algorithms.domains._law import Law, one_of, power_of_
 class Contest(Algorithm):
     """The hyper-parameters that DANN and CDANN share; see DANN for what they mean."""
 
-    #: Whether the discriminator is told the class.
+    #: Whether the discriminator sees the class.
     conditional: ClassVar[bool] = False
 
     weight: float = 1.0
@@ -56,10 +56,10 @@ class Contest(Algorithm):
 
     def start(self, setup: Setup) -> Learner:
         """The learner."""
-        return Adversarial(self, setup)
+        return AdversarialLearner(self, setup)
 
 
-class Adversarial(Learner):
+class AdversarialLearner(Learner):
     """Steps of the discriminator and of the network in turn.
 
     A conditional discriminator sees an embedding of the class added to the features, and classes count evenly in its
@@ -81,7 +81,7 @@ class Adversarial(Learner):
         self.optimizers["discriminator"] = setup.optimizer([group], betas=betas)
         self.optimizers["network"] = setup.optimizer(self.network.parameters(), betas=betas)
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         """A step of the discriminator, or, once every few steps, of the network against it."""
         turn = self.updates % (1 + self.config.discriminator_steps)
         features = self.network.embed(batch.x)
@@ -92,8 +92,8 @@ class Adversarial(Learner):
         losses = weigh.losses(self.network.head(features), batch.y)
         self.descend(weigh(losses, batch.domain) - self.config.weight * discerned, "network")
 
-    def discriminator_loss(self, features: Tensor, batch: Batch) -> Tensor:
-        """How badly the domain is told from the features, and the discriminator's gradient penalty."""
+    def discriminator_loss(self, features: Tensor, batch: DomainBatch) -> Tensor:
+        """The loss of predicting the domain from the features, and the discriminator's gradient penalty."""
         seen = features + self.classes(batch.y) if self.conditional else features
         outputs = self.discriminator(seen)
         losses = F.cross_entropy(outputs, batch.domain, reduction="none")
@@ -104,6 +104,6 @@ class Adversarial(Learner):
             loss = losses.mean()
         if not self.config.gradient_penalty:
             return loss
-        told = F.cross_entropy(outputs, batch.domain, reduction="sum")
-        (gradient,) = torch.autograd.grad(told, seen, create_graph=True)
+        domain_loss = F.cross_entropy(outputs, batch.domain, reduction="sum")
+        (gradient,) = torch.autograd.grad(domain_loss, seen, create_graph=True)
         return loss + self.config.gradient_penalty * gradient.square().sum(1).mean()

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh.bench.recipes.algorithms.domains._law import Law
-from reweigh.bench.train.programs.domains import Batch, DomainLearner, Weigher
+from reweigh.bench.train.programs.domains import DomainBatch, DomainLearner, Weigher
 
 Optimizer = torch.optim.Optimizer
 
 
-class Network(nn.Module):
+class DomainNetwork(nn.Module):
     """Features (`embed`) and a linear layer on them (`head`).
 
     Parameters
@@ -79,7 +79,7 @@ class Setup:
         Of one input, for algorithms that must know how many channels each layer has.
     """
 
-    network: Callable[[int], Network]
+    network: Callable[[int], DomainNetwork]
     optimizer: Callable[..., Optimizer]
     domains: int
     classes: int
@@ -87,7 +87,7 @@ class Setup:
     shape: tuple[int, ...]
 
     @torch.no_grad()
-    def widths(self, network: Network) -> list[int]:
+    def widths(self, network: DomainNetwork) -> list[int]:
         """Channels of each of a network's layers."""
         like = next(network.parameters())
         was = network.training
@@ -147,7 +147,7 @@ class Algorithm(ABC):
 class ForwardPass:
     """What a penalty may look at: the batch, its features, outputs and plain losses."""
 
-    batch: Batch
+    batch: DomainBatch
     features: Tensor
     outputs: Tensor
     losses: Tensor
@@ -180,7 +180,7 @@ class Penalised(Learner):
         self.penalty, self.weight, self.restart = penalty, weight, restart
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         """Down the weighed losses and the penalty."""
         step = self.updates
         if step == self.restart:

@@ -1,10 +1,10 @@
-"""Features that can be told from the outputs: what FRR-L and FRR share."""
+"""Features that can be reconstructed from the outputs: what FRR-L and FRR share."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from reweigh.bench.recipes.algorithms.domains._base import Batch, Learner, Setup, Weigher, mlp
+from reweigh.bench.recipes.algorithms.domains._base import DomainBatch, Learner, Setup, Weigher, mlp
 
 
 class Reconstructing(Learner):
@@ -35,7 +35,7 @@ class Reconstructing(Learner):
         step = self.updates
         return step > (self.ends[1] if self.ends[1] < self.setup.steps else self.ends[0])
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         """A step of the phase that training is in."""
         step = self.updates
         features = self.network.embed(batch.x)
@@ -49,10 +49,10 @@ class Reconstructing(Learner):
         else:
             self.descend(self._classified(features, batch, weigh), "embed")
 
-    def _classified(self, features: Tensor, batch: Batch, weigh: Weigher) -> Tensor:
+    def _classified(self, features: Tensor, batch: DomainBatch, weigh: Weigher) -> Tensor:
         return weigh(weigh.losses(self.network.head(features), batch.y), batch.domain)
 
 
 def reconstruction(decoded: Tensor, features: Tensor) -> Tensor:
-    """The mean absolute error of features told from outputs."""
+    """The mean absolute error of features reconstructed from outputs."""
     return (features - decoded).abs().mean()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law
 
 __all__ = ["ARM"]
@@ -18,7 +18,7 @@ __all__ = ["ARM"]
 
 @dataclass(frozen=True, kw_only=True)
 class ARM(Algorithm):
-    r"""An input channel that tells what the examples around look like.
+    r"""An input channel that describes the other examples of the batch.
 
     .. math:: f([x, c]), \qquad c = \text{mean of } g(x') \text{ over a support of unlabelled examples of one domain}
 
@@ -75,7 +75,7 @@ class _Adaptive(Learner):
         own = [*self.network.parameters(), *self.context.parameters()]
         self.optimizers["all"] = setup.optimizer(own)
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         # Support sets never cross domains: a domain whose examples cannot be dealt evenly is one support set.
         outputs = self._classify(batch.x, self._support(len(batch.x) // batch.domains))
         self.descend(weigh(weigh.losses(outputs, batch.y), batch.domain), "all")

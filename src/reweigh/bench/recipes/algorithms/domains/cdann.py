@@ -12,7 +12,7 @@ __all__ = ["CDANN"]
 
 @dataclass(frozen=True, kw_only=True)
 class CDANN(Contest):
-    r"""Features from which a discriminator that is told the class cannot tell the domain.
+    r"""Features from which a discriminator that sees the class cannot predict the domain.
 
     As :class:`~reweigh.bench.recipes.algorithms.domains.dann.DANN`, with an embedding of the true class added to what
     the discriminator sees, and with all classes of the batch counting the same in its loss.

@@ -11,7 +11,7 @@ __all__ = ["DANN"]
 
 @dataclass(frozen=True, kw_only=True)
 class DANN(Contest):
-    r"""Features from which a discriminator cannot tell the domain.
+    r"""Features from which a discriminator cannot predict the domain.
 
     .. math:: \min_{\theta} \max_{\phi}\; R(\theta) - \lambda\, D(\theta, \phi), \qquad
               D = \text{cross entropy of the domain given the features}

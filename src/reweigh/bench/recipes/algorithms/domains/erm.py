@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 
 __all__ = ["ERM"]
 
@@ -31,5 +31,5 @@ class _Pooled(Learner):
         super().__init__(setup)
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         self.descend(weigh(weigh.losses(self.network(batch.x), batch.y), batch.domain), "all")

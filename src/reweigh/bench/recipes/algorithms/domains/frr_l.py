@@ -16,7 +16,7 @@ __all__ = ["FRRL"]
 
 @dataclass(frozen=True, kw_only=True)
 class FRRL(Algorithm):
-    r"""A linear layer from whose outputs the features can be told again: a reconstruction of ours.
+    r"""A linear layer from whose outputs the features can be recovered: our reading of the paper.
 
     .. math:: R(W) + \lambda\, \overline{\lvert \phi(x) - D(W \phi(x)) \rvert}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["GroupDRO"]
@@ -53,7 +53,7 @@ class _Worst(Learner):
         self.q: Tensor
         self.register_buffer("q", torch.full((setup.domains,), 1.0 / setup.domains))
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         losses = weigh.losses(self.network(batch.x), batch.y)
         risks = torch.stack([part.detach().mean() for part in batch.parts(losses)])
         # A softmax of logarithms is the same rule, and a risk of a hundred does not overflow it.

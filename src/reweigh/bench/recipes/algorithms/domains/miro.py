@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 
 __all__ = ["MIRO", "unlikelihood"]
@@ -23,7 +23,7 @@ _TINY, _FIRST_VARIANCE = 1e-5, 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class MIRO(Algorithm):
-    r"""Features that still tell those of the pre-trained network they came from.
+    r"""Features that stay predictive of the pre-trained network's.
 
     .. math:: R + \lambda \sum_{l} \tfrac12\, \overline{\frac{(f_l - f^0_l)^2}{v_l} + \log v_l}
 
@@ -73,7 +73,7 @@ class _Anchored(Learner):
             ]
         )
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         layers, features = self.network.layers(batch.x)
         with torch.no_grad():
             anchors, _ = self.pretrained.layers(batch.x)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["Mixup"]
@@ -55,7 +55,7 @@ class _Mixed(Learner):
         self.config = config
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         order = torch.randperm(batch.domains).tolist()
         first, second = batch.of(order), batch.of([*order[1:], order[0]])
         drawn = torch.distributions.Beta(self.config.alpha, self.config.alpha).sample((batch.domains,))

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of, power_of_ten
 
 __all__ = ["MLDG"]
@@ -63,7 +63,7 @@ class _TwoFold(Learner):
         self.config = config
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         outer = list(self.network.parameters())
         gradients = [torch.zeros_like(p) for p in outer]
         chosen = split(torch.randperm(batch.domains).tolist(), self.config.tested)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 
 __all__ = ["MTL"]
@@ -58,7 +58,7 @@ class _Marginal(Learner):
         self.register_buffer("means", torch.zeros(setup.domains, features))
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         features = self.network.embed(batch.x)
         share = self.config.ema
         fresh = torch.stack([part.mean(0) for part in batch.parts(features)])

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher, true_probability
+from reweigh.bench.recipes.algorithms.domains._base import (
+    Algorithm,
+    DomainBatch,
+    Learner,
+    Setup,
+    Weigher,
+    true_probability,
+)
 from reweigh.bench.recipes.algorithms.domains._law import Law, uniform
 
 __all__ = ["RSC", "challenged"]
@@ -55,7 +62,7 @@ class _SelfChallenging(Learner):
         self.config = config
         self.optimizers["all"] = setup.optimizer(self.network.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         features = self.network.embed(batch.x)
         mask = challenged(features, batch.y, self.network.head, self.config)
         outputs = self.network.head(features * mask)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Batch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["SagNet", "randomised"]
@@ -64,7 +64,7 @@ class _StyleAgnostic(Learner):
         self.optimizers["head"] = setup.optimizer(self.network.head.parameters())
         self.optimizers["style"] = setup.optimizer(self.style.parameters())
 
-    def learn(self, batch: Batch, weigh: Weigher) -> None:
+    def learn(self, batch: DomainBatch, weigh: Weigher) -> None:
         features = randomised(self.network.embed(batch.x), style=True)
         losses = weigh.losses(self.network.head(features), batch.y)
         self.descend(weigh(losses, batch.domain), "embed", "head")

@@ -12,7 +12,7 @@ from reweigh.bench.recipes.algorithms.meta._base import Algorithm, Episodes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(Algorithm):
+class MetricAlgorithm(Algorithm):
     """Features of the images first, of all tasks at once; then a comparison within each task.
 
     The support images of a meta-batch go through the network as one batch and the queries as another, as in the code

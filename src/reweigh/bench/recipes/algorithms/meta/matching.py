@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.meta._metric import Metric
+from reweigh.bench.recipes.algorithms.meta._metric import MetricAlgorithm
 
 __all__ = ["MatchingNetwork"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingNetwork(Metric):
+class MatchingNetwork(MetricAlgorithm):
     r"""Attention over the support set: a query's label is the mean of its neighbours'.
 
     .. math:: p(y \mid x) = \sum_i a_i [y_i = y], \qquad a = \mathrm{softmax}_i\, \big(s \cos(f(x), f(x_i))\big)

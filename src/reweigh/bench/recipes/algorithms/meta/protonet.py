@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from reweigh.bench.recipes.algorithms.meta._metric import Metric
+from reweigh.bench.recipes.algorithms.meta._metric import MetricAlgorithm
 
 __all__ = ["ProtoNet"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProtoNet(Metric):
+class ProtoNet(MetricAlgorithm):
     r"""The nearest class mean in a learnt space.
 
     .. math:: z_c = -\lVert f(x) - \mu_c \rVert^2, \qquad \mu_c = \text{mean of } f \text{ over the support of class } c

@@ -1,4 +1,4 @@
-"""The network of MET: every cell of a row is a token, most are hidden, and all are to be told."""
+"""The network of MET: every cell of a row is a token, most are hidden, and all are reconstructed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 
 
 class Masking(NamedTuple):
@@ -33,7 +33,7 @@ def masking(
     return Masking(order[:, hidden:].sort(1).values, order[:, :hidden].sort(1).values)
 
 
-class Block(nn.Module):
+class PostNormBlock(nn.Module):
     """A transformer block with one head and normalisation after each part."""
 
     def __init__(self, width: int, feed_forward: int, dropout: float) -> None:
@@ -53,7 +53,7 @@ class Block(nn.Module):
         return self.after_feed_forward(tokens + self.dropout(self.feed_forward(tokens)))
 
 
-class MaskedAutoencoder(Network):
+class MaskedAutoencoder(RowNetwork):
     r"""Encoder, decoder and reconstruction loss.
 
     .. math:: \ell(x) = \frac1d \sum_{j=1}^d (\hat x_j - x_j)^2
@@ -83,9 +83,9 @@ class MaskedAutoencoder(Network):
         self.of_ones = nn.Linear(kept_columns(columns, masked), 1)
         nn.init.xavier_uniform_(self.of_ones.weight)
         nn.init.zeros_(self.of_ones.bias)
-        self.encoder = nn.Sequential(*(Block(width, feed_forward, dropout) for _ in range(blocks)))
-        self.decoder = nn.Sequential(*(Block(width, feed_forward, dropout) for _ in range(decoder_blocks)))
-        self.tell = nn.Linear(width, 1)
+        self.encoder = nn.Sequential(*(PostNormBlock(width, feed_forward, dropout) for _ in range(blocks)))
+        self.decoder = nn.Sequential(*(PostNormBlock(width, feed_forward, dropout) for _ in range(decoder_blocks)))
+        self.output = nn.Linear(width, 1)
 
     @property
     def hidden_value(self) -> Tensor:
@@ -97,10 +97,10 @@ class MaskedAutoencoder(Network):
         return torch.cat([values.unsqueeze(-1), self.position(columns)], -1)
 
     def reconstruct(self, values: Tensor, mask: Masking) -> Tensor:
-        """What the decoder tells of every column from the kept values: kept columns first, then hidden ones."""
+        """The decoder's reconstruction of every column from the kept values: kept columns first, then hidden ones."""
         seen = self.encoder(self.tokens(values, mask.kept))
         unseen = self.tokens(self.hidden_value.expand(mask.hidden.shape), mask.hidden)
-        return self.tell(self.decoder(torch.cat([seen, unseen], 1))).squeeze(-1)
+        return self.output(self.decoder(torch.cat([seen, unseen], 1))).squeeze(-1)
 
     def row_losses(self, values: Tensor, mask: Masking, x: Tensor) -> Tensor:
         """The mean squared error of each row, given the values to start from and the true row."""
@@ -108,7 +108,7 @@ class MaskedAutoencoder(Network):
         return (self.reconstruct(values, mask) - truth).square().mean(1)
 
     def losses(self, x: Tensor, draw: torch.Generator, epoch: int, step: int) -> Tensor:
-        """Hide some columns of each row, and tell all."""
+        """Hide some columns of each row, and reconstruct all of them."""
         mask = masking(len(x), self.columns, self.masked, draw, x.device)
         return self.row_losses(x.gather(1, mask.kept), mask, x)
 

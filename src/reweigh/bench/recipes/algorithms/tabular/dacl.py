@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular._contrast import nt_xent
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["DACL"]
@@ -86,7 +86,7 @@ class DACL(SelfSupervised):
         validate.whole("hidden", self.hidden, 1)
         validate.whole("projection", self.projection, 1)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained encoder with its projection head."""
         return Mixing(columns, self.hidden, self.projection, least=self.least, temperature=self.temperature)
 
@@ -111,7 +111,7 @@ def mixed(x: Tensor, least: float, draw: torch.Generator) -> Tensor:
     return torch.where(kind == 0, linear, torch.where(kind == 1, geometric, binary))
 
 
-class Mixing(Network):
+class Mixing(RowNetwork):
     """An encoder and a projection head that recognise mixed rows."""
 
     def __init__(self, columns: int, hidden: int, projection: int, *, least: float, temperature: float) -> None:

@@ -11,7 +11,7 @@ from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular._masked_autoencoder import MaskedAutoencoder, Masking, masking
 from reweigh.bench.recipes.algorithms.tabular.met_s import check_sizes, masked_autoencoder
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["MET"]
@@ -101,9 +101,9 @@ class MET(SelfSupervised):
         validate.whole("ascent_steps", self.ascent_steps, 0)
         validate.whole("warmup", self.warmup, 0)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained masked autoencoder with its adversary."""
-        return Adversarial(
+        return AdversarialAutoencoder(
             masked_autoencoder(self, columns),
             radius=self.radius,
             ascent_steps=self.ascent_steps,
@@ -112,7 +112,7 @@ class MET(SelfSupervised):
         )
 
 
-class Adversarial(Network):
+class AdversarialAutoencoder(RowNetwork):
     """A masked autoencoder, and the rows that are hardest for it near the true ones."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Adversarial(Network):
         return plain + self.inner.row_losses(self.climb(values, mask, x, draw), mask, x)
 
     def climb(self, values: Tensor, mask: Masking, x: Tensor, draw: torch.Generator) -> Tensor:
-        """Values of the kept columns, no farther than the radius from the true ones, that are harder to tell from."""
+        """Values of the kept columns, within the radius of the true ones, that are harder to reconstruct from."""
         noise = torch.randn(values.shape, generator=draw).to(values.device, non_blocking=True)
         climbed = self._project(values + noise * (2.0 / self.inner.columns**0.5), values)
         for _ in range(self.ascent_steps):

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from reweigh.bench.recipes.algorithms.tabular.met_s import check_sizes, masked_autoencoder
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 
 __all__ = ["METR"]
 
@@ -46,7 +46,7 @@ class METR(SelfSupervised):
         """Refuse settings that make no sense, by name."""
         check_sizes(self)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained masked autoencoder."""
         return masked_autoencoder(self, columns)
 

@@ -7,7 +7,7 @@ from typing import Any
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular._masked_autoencoder import MaskedAutoencoder
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["METS"]
@@ -17,7 +17,7 @@ class METS(SelfSupervised):
     r"""A masked autoencoder for rows: `METS(objective="rgd:tau=1").fit(X).transform(X)`.
 
     Each cell is a token, its value beside a learnt embedding of its column. Of every row a random 70 % of the columns
-    are hidden; a transformer encodes the others, a smaller one tells all:
+    are hidden; a transformer encodes the others, a smaller one reconstructs all of them:
 
     .. math:: \hat L = \frac1B \sum_i \mathrm{sg}\big(w(\ell_i)\big)\,\ell_i, \qquad
               \ell_i = \frac1d \sum_{j=1}^d (\hat x_{ij} - x_{ij})^2
@@ -28,8 +28,8 @@ class METS(SelfSupervised):
     Parameters
     ----------
     objective
-        What re-weights rows by how badly they are told: `"mean"` for none, `"rgd:tau=1"`, another method's text, an
-        objective, or a weight function. With standardised columns a row's loss is about one or less.
+        What re-weights rows by how badly they are reconstructed: `"mean"` for none, `"rgd:tau=1"`, a text,
+        an objective, or a weight function. With standardised columns a row's loss is about one or less.
     masked
         Share of the columns hidden from the encoder.
     embedding
@@ -101,7 +101,7 @@ class METS(SelfSupervised):
         super().check_settings()
         check_sizes(self)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained masked autoencoder."""
         return masked_autoencoder(self, columns)
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from reweigh import _validate as validate
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.programs.rows import Network, RowTraining, encode, pretrain
+from reweigh.bench.train.programs.rows import RowNetwork, RowTraining, encode, pretrain
 from reweigh.integrations._objective import objective_alone
 from reweigh.method import ObjectiveLike
 from reweigh.torch.devices import resolve
@@ -31,7 +31,7 @@ class SelfSupervised(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     device: str | None
 
     @abstractmethod
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained network for so many columns; initialised from torch's ambient generator."""
 
     def check_settings(self) -> None:

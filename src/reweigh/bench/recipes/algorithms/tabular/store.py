@@ -13,7 +13,7 @@ import torch
 
 from reweigh.bench.files import replacing
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 
 #: Raised by one whenever the same inputs make another network.
 FORMAT = 1
@@ -21,7 +21,7 @@ FORMAT = 1
 
 def pretrained(
     folder: Path, transformer: SelfSupervised, rows: np.ndarray[Any, Any], made_of: Mapping[str, Any], scale: Any
-) -> tuple[Network, list[float], list[float], list[float]]:
+) -> tuple[RowNetwork, list[float], list[float], list[float]]:
     """The network of a transformer fitted on rows, with its losses, mean weights and clipped shares.
 
     Parameters

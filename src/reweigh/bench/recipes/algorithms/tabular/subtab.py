@@ -1,4 +1,4 @@
-"""SubTab: tell a whole row from some of its columns, alike whichever they are."""
+"""SubTab: reconstruct a whole row from subsets of its columns, with features that agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular._contrast import nt_xent
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
 from reweigh.bench.recipes.algorithms.tabular.vime import corrupt
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["SubTab"]
@@ -22,7 +22,7 @@ class SubTab(SelfSupervised):
     r"""Subsetting features of tables: `SubTab().fit(X).transform(X)`.
 
     The columns are cut into `subsets` neighbouring groups, each of which also gets an `overlap` of those before it. A
-    shared encoder sees one noisy subset at a time; from each the whole row is told, and subsets of a row must agree:
+    shared encoder sees one noisy subset at a time; each reconstructs the whole row, and subsets of a row must agree:
 
     .. math:: \ell = \overline{\|\hat x^{(s)} - x\|^2} + \overline{\ell_{\mathrm{NT\text{-}Xent}}(z^{(s)}, z^{(t)})} +
               \overline{\|z^{(s)} - z^{(t)}\|^2}
@@ -98,7 +98,7 @@ class SubTab(SelfSupervised):
         validate.positive("temperature", self.temperature)
         validate.whole("hidden", self.hidden, 1)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained encoder, decoder and projection."""
         chosen = column_subsets(columns, self.subsets, self.overlap)
         return Subsets(columns, chosen, self.hidden, noise=self.noise, temperature=self.temperature)
@@ -120,7 +120,7 @@ def column_subsets(columns: int, subsets: int, overlap: float) -> list[list[int]
     return [list(range(start, start + width)) for start in starts]
 
 
-class Subsets(Network):
+class Subsets(RowNetwork):
     """One encoder for all subsets, a decoder to the whole row, and a projection in which subsets meet."""
 
     def __init__(
@@ -143,14 +143,14 @@ class Subsets(Network):
         """Reconstruction from every noisy subset, and agreement of every pair."""
         noisy = torch.stack([corrupt(part, self.noise, draw)[0] for part in self.parts(x)])
         encoded = self.encoder(noisy)
-        told = (self.decoder(encoded) - x).square().sum(2).mean(0)
+        reconstruction = (self.decoder(encoded) - x).square().sum(2).mean(0)
         projected = nn.functional.normalize(self.project(encoded), dim=-1)
         pairs = list(combinations(projected, 2))
         if not pairs:
-            return told
+            return reconstruction
         apart = torch.stack([(a - b).square().sum(1) for a, b in pairs]).mean(0)
         unlike = torch.stack([nt_xent(a, b, self.temperature) for a, b in pairs]).mean(0)
-        return told + unlike + apart
+        return reconstruction + unlike + apart
 
     def encode(self, x: Tensor) -> Tensor:
         """The mean of the encodings of all subsets."""

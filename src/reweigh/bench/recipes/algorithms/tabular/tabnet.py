@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular._sparsemax import sparsemax
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["TabNet", "TabNetClassifier"]
@@ -22,7 +22,7 @@ class TabNet(SelfSupervised):
     A step s chooses columns by :math:`M_s = \mathrm{sparsemax}(P_{s-1} \cdot h(a_{s-1}))`, where the prior
     :math:`P_s = \prod_{r \le s} (\gamma - M_r)` lowers columns that were used, and turns the chosen cells into a
     decision :math:`d_s` and what guides the next step, :math:`a_s`. In pre-training each cell is hidden with
-    probability `hidden` (it is zero, and its prior too), and a decoder tells the hidden ones from all decisions:
+    probability `hidden` (it is zero, and its prior too), and a decoder reconstructs the hidden ones from all decisions:
 
     .. math:: \ell = \frac{\sum_j S_j (\hat x_j - x_j)^2}{\max(1, \sum_j S_j)}
 
@@ -105,9 +105,9 @@ class TabNet(SelfSupervised):
         if not self.gamma >= 1:
             raise ValueError(f"`gamma` must be at least 1, got {self.gamma!r}. At 1 no column is used twice.")
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained encoder and decoder."""
-        encoder = Encoder(
+        encoder = TabNetEncoder(
             columns,
             decision=self.decision,
             attention=self.attention,
@@ -124,7 +124,7 @@ class TabNetClassifier(nn.Module):
     After each call, `penalty` is the weighted entropy of the masks, for the training loop to add to the loss.
     """
 
-    def __init__(self, encoder: Encoder, classes: int, sparsity: float) -> None:
+    def __init__(self, encoder: TabNetEncoder, classes: int, sparsity: float) -> None:
         super().__init__()
         self.encoder, self.sparsity = encoder, sparsity
         self.out = nn.Linear(encoder.decision, classes, bias=False)
@@ -223,7 +223,7 @@ def _shared(inputs: int, width: int) -> nn.ModuleList:
     return nn.ModuleList([_gate(inputs, width), _gate(width, width)])
 
 
-class Encoder(nn.Module):
+class TabNetEncoder(nn.Module):
     """The steps: which columns each looks at, and what it decides."""
 
     def __init__(
@@ -261,10 +261,10 @@ class Encoder(nn.Module):
         return torch.stack(decisions), torch.stack(masks)
 
 
-class HiddenCells(Network):
-    """Pre-training: hide cells, and tell them from the decisions."""
+class HiddenCells(RowNetwork):
+    """Pre-training: hide cells, and reconstruct them from the decisions."""
 
-    def __init__(self, encoder: Encoder, hidden: float) -> None:
+    def __init__(self, encoder: TabNetEncoder, hidden: float) -> None:
         super().__init__()
         self.encoder, self.hidden = encoder, hidden
         steps, columns = len(encoder.attend), encoder.norm.num_features
@@ -276,11 +276,11 @@ class HiddenCells(Network):
         )
 
     def losses(self, x: Tensor, draw: torch.Generator, epoch: int, step: int) -> Tensor:
-        """Hide some cells of each row, and tell those."""
+        """Hide some cells of each row, and reconstruct those."""
         hidden = (torch.rand(x.shape, generator=draw) < self.hidden).to(x.device, x.dtype, non_blocking=True)
         decisions, _ = self.encoder((1 - hidden) * x, 1 - hidden)
-        told = torch.stack([d(decision) for d, decision in zip(self.decoders, decisions, strict=True)]).sum(0)
-        return ((told - x).square() * hidden).sum(1) / hidden.sum(1).clamp(min=1)
+        reconstructed = torch.stack([d(decision) for d, decision in zip(self.decoders, decisions, strict=True)]).sum(0)
+        return ((reconstructed - x).square() * hidden).sum(1) / hidden.sum(1).clamp(min=1)
 
     def encode(self, x: Tensor) -> Tensor:
         """The decisions of all steps, side by side."""

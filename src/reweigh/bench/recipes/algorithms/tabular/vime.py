@@ -1,4 +1,4 @@
-"""VIME: tell which cells of a row were replaced, and what they were."""
+"""VIME: predict which cells of a row were replaced, and what they were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.method import ObjectiveLike
 
 __all__ = ["VIME"]
@@ -20,7 +20,7 @@ class VIME(SelfSupervised):
     r"""Value imputation and mask estimation: `VIME().fit(X).transform(X)`.
 
     Cells are replaced, each with probability `corrupted`, by the same column's value in another row. From the
-    corrupted row an encoder's features must tell both what was replaced (m) and the true row:
+    corrupted row an encoder's features must predict both what was replaced (m) and the true row:
 
     .. math:: \ell = \frac1d \sum_j \mathrm{BCE}(\hat m_j, m_j) + \alpha\,\frac1d \sum_j (\hat x_j - x_j)^2
 
@@ -84,7 +84,7 @@ class VIME(SelfSupervised):
         if self.hidden is not None:
             validate.whole("hidden", self.hidden, 1)
 
-    def network(self, columns: int) -> Network:
+    def network(self, columns: int) -> RowNetwork:
         """The untrained encoder with its two tasks."""
         return TwoTasks(columns, self.hidden or columns, corrupted=self.corrupted, alpha=self.alpha)
 
@@ -102,8 +102,8 @@ def corrupt(x: Tensor, share: float, draw: torch.Generator) -> tuple[Tensor, Ten
     return replaced, (replaced != x).to(x.dtype)
 
 
-class TwoTasks(Network):
-    """An encoder, a layer that tells what was replaced, and one that tells the true values."""
+class TwoTasks(RowNetwork):
+    """An encoder, a layer that predicts what was replaced, and one that predicts the true values."""
 
     def __init__(self, columns: int, hidden: int, *, corrupted: float, alpha: float) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class TwoTasks(Network):
         self.what = nn.Linear(hidden, columns)
 
     def losses(self, x: Tensor, draw: torch.Generator, epoch: int, step: int) -> Tensor:
-        """Replace some cells, and tell which and what."""
+        """Replace some cells, and predict which and what."""
         replaced, changed = corrupt(x, self.corrupted, draw)
         features = self.encoder(replaced)
         which = F.binary_cross_entropy_with_logits(self.which(features), changed, reduction="none").mean(1)
