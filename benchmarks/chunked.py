@@ -51,6 +51,14 @@ FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "chunked, TERM (two passes)": lambda h, w, y: chunked_cross_entropy(
         h, w, y, reweigh.method("term:t=0.5").objective
     ),
+    "chunked, TERM, frozen head": lambda h, w, y: chunked_cross_entropy(
+        h, w.detach(), y, reweigh.method("term:t=0.5").objective
+    ),
+    "chunked, entropy": lambda h, w, y: chunked_cross_entropy(h, w, y, reweigh.method("entropy").objective),
+    "chunked, RGD, packed sequences": lambda h, w, y: chunked_cross_entropy(
+        h, w, y, reweigh.RGD(tau=1.0), level="sequence", segments=torch.arange(len(y)) // 100
+    ),
+    "chunked, RGD, soft cap": lambda h, w, y: chunked_cross_entropy(h, w, y, reweigh.RGD(tau=1.0), softcap=30.0),
     "torch F.linear_cross_entropy + RGD": of_torch,
     "torch F.linear_cross_entropy, no weights": of_torch_unweighted,
 }

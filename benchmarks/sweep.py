@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import reweigh
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.train.schedule import Training
+from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Member, fit_many, worth_compiling
 from reweigh.bench.train.task import Task
 
@@ -60,7 +60,7 @@ def engine(task: Task, k: int, compiled: bool) -> tuple[Call, float]:
         Member(
             task=task,
             method=reweigh.method(f"rgd:tau={1 + 0.5 * (i % 17)}"),
-            training=Training(optimizer="adam", lr=1e-3 * 1.05 ** (i % 23), batch_size=BATCH, epochs=2000),
+            training=OptimizerPlan(optimizer="adam", lr=1e-3 * 1.05 ** (i % 23), batch_size=BATCH, epochs=2000),
             seeds=Seeds(i),
         )
         for i in range(k)

@@ -23,7 +23,7 @@ from torch import nn
 import reweigh
 from reweigh.bench.recipes.algorithms.tabular import MET, METS
 from reweigh.bench.train.objective import LiveObjective
-from reweigh.bench.train.programs.rows import Network
+from reweigh.bench.train.programs.rows import RowNetwork
 from reweigh.objectives._base import Objective
 
 #: Name, columns, batch, and the sizes of the network.
@@ -35,7 +35,7 @@ SIZES: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 ENCODED = 256
 
 
-def step(network: Network, x: torch.Tensor, objective: Objective) -> Callable[[], object]:
+def step(network: RowNetwork, x: torch.Tensor, objective: Objective) -> Callable[[], object]:
     """One training step on these rows, on and on."""
     optimizer, live = torch.optim.Adam(network.parameters(), lr=1e-4), LiveObjective(objective)
     draw = torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ def step(network: Network, x: torch.Tensor, objective: Objective) -> Callable[[]
     return once
 
 
-def encoding(network: Network, x: torch.Tensor) -> Callable[[], object]:
+def encoding(network: RowNetwork, x: torch.Tensor) -> Callable[[], object]:
     network.eval()
 
     @torch.no_grad()
@@ -59,7 +59,7 @@ def encoding(network: Network, x: torch.Tensor) -> Callable[[], object]:
     return once
 
 
-def with_torch_layers(network: Any, width: int, feed_forward: int) -> Network:
+def with_torch_layers(network: Any, width: int, feed_forward: int) -> RowNetwork:
     """The same network with torch's own blocks."""
     for part in (network.encoder, network.decoder):
         for i in range(len(part)):

@@ -24,6 +24,7 @@ ORDER = [
     "weights",
     "objectives",
     "method",
+    "_carry",
     "monitor",
     "post",
     "torch",
@@ -40,6 +41,7 @@ SHARED = {
     "reweigh.objectives._base": {"torch", "integrations", "bench"},
     "reweigh.torch._criterion": {"integrations"},
     "reweigh.torch._classifier": {"integrations", "bench"},
+    "reweigh.torch._segments": {"integrations"},
     "reweigh.torch.losses._base": {"torch"},
     "reweigh.integrations._objective": {"bench"},
 }
@@ -50,7 +52,7 @@ FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "scipy", "pandas", "polars
 #: Files of the core that are another library's method, imported when their method is named and not before.
 BORROWED = {"post/isotonic.py": {"sklearn"}}
 #: Functions that bring values to the host and are named for it, or that only ever see tensors which are there already.
-HOST_ONLY = {"to_numpy", "_apply_here", "_weigh_here"}
+HOST_ONLY = {"to_numpy", "_apply_here", "_occurs_here", "_weigh_here"}
 
 
 def room(path: Path) -> str:

@@ -113,7 +113,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 #: Distributions whose package has another name.
 IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn", "xgboost-cpu": "xgboost"}
 #: Used by the host that the extra is for, and not by our adapter to it.
-USED_BY_THE_HOST = {"accelerate", "flax", "optax", "trl"}
+USED_BY_THE_HOST = {"accelerate", "flax", "optax"}
 #: Extras for people who work on the library itself.
 TOOLS = {"docs", "dev"}
 

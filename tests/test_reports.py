@@ -13,6 +13,7 @@ REPORTS = Path(__file__).parents[1] / "reports"
 PAGES = {
     "Long tails": ("longtail",),
     "Wrong labels": ("noise",),
+    "Hidden groups": ("groups",),
     "Sharpness-aware minimisation": ("sam",),
     "Cost": ("cost",),
     "Suspected label errors": ("suspects",),

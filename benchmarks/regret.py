@@ -1,0 +1,195 @@
+"""What does it cost to follow `reweigh compare`? Its advice after 30 and 120 seconds against the best action known.
+
+    nice python benchmarks/regret.py [--quick] [--tables pima,car] [--budgets 30,120] [--rounds 4] [--jobs 2]
+
+Each table is asked about anew for every budget, as a user would. Then every action, all methods of all models as
+written and as any of these searches tuned them, is trained on the same further splits, whose folds none of the
+searches saw. Regret is the mean balanced accuracy of the best of them less that of the action advised, in points. The
+best of many means is flattered by chance, so that regret is rather too large than too small.
+
+What is finished is kept in the folder `--work`, and the same command resumes. The tables are those of the catalogue's
+`keel`; the rule behind the verdicts was chosen on others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _timing import table, write
+from rich.console import Console
+
+from reweigh.bench.catalogue.tables.keel import TABLES
+from reweigh.bench.compare import answering
+from reweigh.bench.compare.problem import FOLDS
+from reweigh.bench.compare.request import Request, data_question
+from reweigh.bench.files import write_atomically
+from reweigh.bench.lab import plan
+from reweigh.bench.lab.display import RunDisplay
+from reweigh.bench.lab.executors.local import Workers, execute
+from reweigh.bench.lab.plan import Trial
+from reweigh.bench.lab.runs import Run, Spec
+from reweigh.method import method
+
+#: The first seed of the splits that tell the truth: searches use those from 0 on, and tuning others.
+FIRST = 50_000 * FOLDS
+
+#: A model, a row, and what it was trained with: the method as text and the learning rate.
+Action = tuple[str, str, str, float]
+
+
+def ask(source: str, budget: float, work: Path, jobs: int) -> dict[str, Any]:
+    """What `compare` advises after so many seconds, and every action it trained."""
+    kept = work / "advice.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    request = Request(question=data_question(source), budget=budget, jobs=jobs, runs_dir=work / "runs")
+    started = time.monotonic()
+    prepared = answering.prepare(request)
+    with RunDisplay(Console(quiet=True), prepared.table.metric) as display:
+        searched = answering.run(prepared, display, lambda answer: None)
+    seconds = time.monotonic() - started
+    # Plain training as written, of the first model, is what is left to whoever gets no answer.
+    first = (prepared.table.columns[0].name, plan.BASELINE)
+    written = plan.as_written(prepared.question)
+    trained: dict[tuple[str, str], Action] = {first: (*first, written[first].method, written[first].lr)}
+    for spec in (run.spec for run in searched.outcome.runs):
+        if spec.label not in plan.CONTROLS:
+            trained[spec.column, spec.label] = (spec.column, spec.label, spec.method, spec.settings["lr"])
+    answer = searched.answer
+    found = {
+        "strength": "none" if answer is None else answer.strength,
+        "use": list(trained[first if answer is None else (answer.model, answer.row)]),
+        "trained": [list(action) for action in trained.values()],
+        "ended": searched.outcome.ended,
+        "splits": 0 if answer is None else answer.decision.reference.splits,
+        "seconds": seconds,
+    }
+    write_atomically(kept, json.dumps(found, indent=1))
+    return found
+
+
+def truth(source: str, tuned: Collection[Action], work: Path, *, rounds: int, jobs: int) -> dict[Action, list[float]]:
+    """The balanced accuracy of these actions, and of all as written, on each of the same further splits."""
+    prepared = answering.prepare(Request(question=data_question(source), jobs=jobs, runs_dir=work / "runs"))
+    question = prepared.question
+    written = {(*key, trial.method, trial.lr) for key, trial in plan.as_written(question).items()}
+    actions: list[Action] = sorted({*tuned, *written})
+    columns = tuple(dataclasses.replace(column, seeds=rounds * FOLDS) for column in question.table.columns)
+    question = dataclasses.replace(question, table=dataclasses.replace(question.table, columns=columns))
+    wanted: dict[Action, list[Spec]] = {}
+    for action in actions:
+        model, label, text, lr = action
+        chosen = {(model, label): Trial(method=text, lr=lr)}
+        specs = [s for s in plan.comparison(question, chosen) if s.label == label]
+        wanted[action] = [dataclasses.replace(s, seed=FIRST + s.seed) for s in specs]
+    every = {spec.id: spec for specs in wanted.values() for spec in specs}.values()
+    # A correction is computed from the outputs of the training that it corrects, which may not be an action itself.
+    corrections = [spec for spec in every if spec.settings.get("base")]
+    bases = [_base(spec) for spec in corrections]
+    trained = {spec.id: spec for spec in (*every, *bases) if not spec.settings.get("base")}
+    with Workers(jobs) as workers, RunDisplay(Console(quiet=True), question.table.metric) as display:
+        for specs in (list(trained.values()), corrections):
+            failures = execute(specs, prepared.root, workers=workers, display=display, title="truth")
+            if failures:
+                raise RuntimeError(f"{failures[0].spec.label} failed: {failures[0].reason}")
+    metric = question.table.metric
+    return {
+        action: [float(Run(spec, prepared.root).records()[-1][metric]) for spec in specs]
+        for action, specs in wanted.items()
+    }
+
+
+def _base(spec: Spec) -> Spec:
+    """The training whose outputs a run corrects."""
+    plain = dataclasses.replace(method(spec.method), post=None)
+    return dataclasses.replace(
+        spec, label=spec.settings["base"], method=str(plain), settings={**spec.settings, "base": ""}
+    )
+
+
+def measure(name: str, work: Path, budgets: Sequence[int], *, rounds: int, jobs: int) -> dict[str, Any]:
+    """Advice after each budget on one table, and what following it costs."""
+    kept = work / "regret.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    source = name if name == "digits" else f"keel:table={name}"
+    advice = {budget: ask(source, budget, work / str(budget), jobs) for budget in budgets}
+    actions = {tuple(action) for found in advice.values() for action in found["trained"]}
+    scores = truth(source, actions, work / "truth", rounds=rounds, jobs=jobs)
+    found = {"table": name, **regrets(scores, advice)}
+    write_atomically(kept, json.dumps(found, indent=1))
+    return found
+
+
+def regrets(scores: Mapping[Action, Sequence[float]], advice: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """The best action, and for each budget what its advice loses against it, in points of the metric."""
+    means = {action: float(np.mean(values)) for action, values in scores.items()}
+    best = max(means, key=lambda action: means[action])
+    plain = max(mean for (_, label, *_), mean in means.items() if label == plan.BASELINE)
+
+    return {
+        "best": list(best),
+        "best_mean": 100 * means[best],
+        "plain_mean": 100 * plain,
+        "actions": len(means),
+        "splits": len(scores[best]),
+        "budgets": {
+            str(budget): {
+                **{key: found[key] for key in ("strength", "use", "ended", "splits", "seconds")},
+                "regret": 100 * (means[best] - means[tuple(found["use"])]),
+            }
+            for budget, found in advice.items()
+        },
+    }
+
+
+def lines(results: Sequence[Mapping[str, Any]], budgets: Sequence[int]) -> list[list[str]]:
+    """A line for each table, and one with means and maxima."""
+    shown: list[list[str]] = []
+    for found in results:
+        cells = [found["table"], f"{found['plain_mean']:.1f}", f"{found['best_mean']:.1f}", " ".join(found["best"][:2])]
+        for budget in budgets:
+            own = found["budgets"][str(budget)]
+            cells += [f"{own['strength']}: {' '.join(own['use'][:2])}", f"{own['regret']:.1f}", f"{own['seconds']:.0f}"]
+        shown.append(cells)
+    if results:
+        summary = [f"mean (max) of {len(results)}", "", "", ""]
+        for budget in budgets:
+            own = [found["budgets"][str(budget)]["regret"] for found in results]
+            summary += ["", f"{np.mean(own):.1f} ({np.max(own):.1f})", ""]
+        shown.append(summary)
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the embedded digits: checks that it runs")
+    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--budgets", default="30,120")
+    parser.add_argument("--rounds", type=int, default=4, help="rounds of five folds that tell the truth")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=Path("runs") / "regret")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "regret.json")
+    options = parser.parse_args()
+    names, budgets, rounds = options.tables.split(","), [int(b) for b in options.budgets.split(",")], options.rounds
+    if options.quick:
+        names, budgets, rounds = ["digits"], [20], 1
+    heads = ["table", "plain", "best", "best action"]
+    for budget in budgets:
+        heads += [f"advice after {budget} s", "regret", "seconds"]
+    results: list[dict[str, Any]] = []
+    for name in names:
+        results.append(measure(name, options.work / name, budgets, rounds=rounds, jobs=options.jobs))
+        Console(width=200).print(table("Regret, points of balanced accuracy", heads, lines(results, budgets)))
+        write(options.out, ["torch", "lightgbm", "scikit-learn"], {"budgets": budgets, "results": results})
+
+
+if __name__ == "__main__":
+    main()
