@@ -760,3 +760,17 @@ def test_units_follow_the_metric():
     assert numbers.unit("test/rmse", [123.4]).value(123.44) == "123.4"
     assert numbers.typeset("-1.5 [-2, +3], a-b, x-3") == "−1.5 [−2, +3], a-b, x-3"
     assert json.loads(json.dumps(str(numbers.breakable("a:b=<c>")))) == "a:<wbr>b=&lt;c&gt;"
+
+
+def test_one_column_of_splits_is_corrected_and_the_others_are_not(tmp_path, use) -> None:
+    table = make_table()
+    first, second = table.columns
+    table = replace(table, columns=(first, replace(second, overlap=0.25)))
+    make_runs(tmp_path, table)
+    use(table)
+    (results,) = collect(tmp_path)
+    for column, factor in zip(results.columns, (1.0, math.sqrt(1 + 5 * 0.25)), strict=True):
+        ours, theirs = columns(results.columns.index(column), "rgd")
+        error = np.std(np.subtract(ours, theirs), ddof=1) / math.sqrt(5)
+        d = column.differences["rgd"]
+        assert d.high - d.mean == pytest.approx(scipy_stats.t.ppf(0.975, 4) * error * factor)

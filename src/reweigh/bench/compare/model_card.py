@@ -44,7 +44,7 @@ class ModelEvidence:
             values = [value for value in recorded if math.isfinite(value)]
             if not values:
                 continue
-            spread = difference(self.results.table, values, [0.0] * len(values))
+            spread = difference(values, [0.0] * len(values), self.results.table.overlap)
             unit = unit_of(metric, spread.mean)
             text = f"{unit.value(spread.mean)}{unit.sign}"
             if len(values) > 1:

@@ -103,7 +103,7 @@ class RowScores:
         first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
         rounds = {self._split(seed).round for seed in values} if self._known(metric, values) else set[int]()
         if len(rounds) < 2:  # a single round cannot tell what other splits and seeds would add
-            return results.difference(self.table, first, second, primary=primary)
+            return results.difference(first, second, self.table.overlap, primary=primary)
         rows = np.unique(np.concatenate([self._split(seed).rows for seed in values]))
         order = {round_: i for i, round_ in enumerate(sorted(rounds))}
         scores = np.full((2, len(rounds), len(rows)), np.nan)

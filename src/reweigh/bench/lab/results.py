@@ -390,7 +390,8 @@ def _apart(
     if compare is not None:
         return compare(key, ours, theirs, values, index=index, primary=primary)
     first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
-    return difference(table, first, second, primary=primary)
+    overlap = table.overlap_of(next(iter(ours.values())).run.spec.column)
+    return difference(first, second, overlap, primary=primary)
 
 
 def _corrected(table: Table, columns: Sequence[ColumnResults]) -> list[ColumnResults]:
@@ -407,11 +408,11 @@ def _corrected(table: Table, columns: Sequence[ColumnResults]) -> list[ColumnRes
 
 
 def difference(
-    table: Table, ours: Sequence[float], theirs: Sequence[float], *, primary: bool = False
+    ours: Sequence[float], theirs: Sequence[float], overlap: float = 0.0, *, primary: bool = False
 ) -> stats.Difference:
-    """The difference of two rows by the table's own statistics: seeds may be independent, or splits that overlap."""
-    if table.overlap:
-        return stats.resampled(ours, theirs, test_over_train=table.overlap, primary=primary)
+    """The difference of two rows: seeds may be independent, or splits that overlap."""
+    if overlap:
+        return stats.resampled(ours, theirs, test_over_train=overlap, primary=primary)
     return stats.paired(ours, theirs, primary=primary)
 
 

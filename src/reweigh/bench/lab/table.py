@@ -23,6 +23,8 @@ class Column:
         What the data stands in for, if it is not the paper's own.
     methods, seeds, trials, controls
         The table's own unless given: a column that costs more may have fewer.
+    overlap
+        As the table's, where the seeds of this column alone are splits of one data set.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Column:
     seeds: int | None = None
     trials: int | None = None
     controls: bool | None = None
+    overlap: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +159,10 @@ class Table:
     def controls_of(self, column: Column) -> bool:
         """Whether the scale controls of one column run."""
         return self.controls if column.controls is None else column.controls
+
+    def overlap_of(self, name: str) -> float:
+        """The overlap of the splits of one column, by its name."""
+        return next((column.overlap for column in self.columns if column.name == name), 0.0) or self.overlap
 
     @property
     def criterion(self) -> str:

@@ -49,6 +49,12 @@ class RowSelection:
         Most levels of a category that get a column of their own.
     attributes
         Whether a table has one column per attribute, and not one per level of a category.
+    folds
+        With so many folds, each seed tests on another one of them, and every so many seeds on other folds; 0 tests on
+        the same rows always.
+    adjusted
+        Whether outputs are corrected, before they are scored, from the class shares of the training rows to those of
+        all test rows, and accuracy weighs classes by the latter: for training rows that were drawn class by class.
     """
 
     data: str
@@ -58,12 +64,15 @@ class RowSelection:
     side: int
     levels: int
     attributes: bool = False
+    folds: int = 0
+    adjusted: bool = False
 
 
 def deal(draw: RowSelection, seeds: Seeds) -> Task:
     """The task of one seed: standardised columns, and scores that have AUROC for two classes and accuracy for more."""
     arrays, classes = _dealt(draw, seeds)
     parts = {name: torch.tensor(array) for name, array in arrays.items()}  # copies: what is dealt may be changed
+    shares = parts.pop("shares", None)
     return Task(
         x_train=parts["x_train"],
         y_train=parts["y_train"],
@@ -72,7 +81,7 @@ def deal(draw: RowSelection, seeds: Seeds) -> Task:
         x_test=parts["x_test"],
         y_test=parts["y_test"],
         classes=classes,
-        scorer=functools.partial(_score, parts, len(classes)),
+        scorer=functools.partial(_score, parts, len(classes), shares),
     )
 
 
@@ -82,9 +91,27 @@ def _dealt(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[st
     return _table(draw, seeds) if draw.data in catalogue.names("tables") else _pixels(draw, seeds)
 
 
-def _score(parts: dict[str, Tensor], classes: int, part: str, outputs: Tensor) -> dict[str, Any]:
-    scores = metrics.classification(outputs.numpy(), parts[f"y_{part}"].numpy(), classes)
-    return {**scores, "accuracy_or_auroc": scores["auroc" if classes == 2 else "accuracy"]}
+def _score(parts: dict[str, Tensor], classes: int, shares: Tensor | None, part: str, outputs: Tensor) -> dict[str, Any]:
+    targets = parts[f"y_{part}"]
+    scores = metrics.classification(outputs.numpy(), targets.numpy(), classes)
+    scores["accuracy_or_auroc"] = scores["auroc" if classes == 2 else "accuracy"]
+    if shares is not None:
+        scores["accuracy_or_auroc"] = adjusted_accuracy(outputs, targets, parts["y_train"], shares)
+    return scores
+
+
+def adjusted_accuracy(outputs: Tensor, targets: Tensor, trained: Tensor, shares: Tensor) -> float:
+    """Accuracy where classes have other shares than among the labels that were trained on.
+
+    Outputs, as log-probabilities up to a constant, move by the logarithm of the ratio of the shares (Bayes' rule), and
+    the accuracy of each class counts by its share.
+    """
+    trained_shares = torch.bincount(trained, minlength=len(shares)) / len(trained)
+    right = (outputs + (shares / trained_shares.clamp_min(1e-12)).log()).argmax(-1) == targets
+    counts = torch.bincount(targets, minlength=len(shares))
+    hits = torch.bincount(targets[right], minlength=len(shares))
+    present = counts > 0
+    return float((shares[present] * hits[present] / counts[present]).sum() / shares[present].sum())
 
 
 def _pixels(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[str, ...]]:
@@ -105,6 +132,8 @@ def _table(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[st
     """A table as the encoder of its training rows makes it."""
     frame, schema, pool, held = _read(draw.data, draw.attributes)
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()
+    if draw.folds:
+        pool, held = _fold(labels, draw.folds, seeds.seed)
     train, val = _choose(labels, pool, draw, seeds)
     rows = {"train": train, "val": val, "test": _capped(held, draw.test_rows)}
     if draw.attributes:
@@ -113,7 +142,16 @@ def _table(draw: RowSelection, seeds: Seeds) -> tuple[dict[str, Array], tuple[st
         encoder = TableEncoder.fit(frame, schema, train, levels=draw.levels)
     x = {f"x_{part}": encoder.transform(frame, chosen) for part, chosen in rows.items()}
     y = {f"y_{part}": labels[chosen] for part, chosen in rows.items()}
+    if draw.adjusted:
+        y["shares"] = np.bincount(labels[held], minlength=len(schema.classes)) / len(held)
     return x | y, schema.classes
+
+
+def _fold(labels: Array, count: int, seed: int) -> tuple[Array, Array]:
+    """The rows of all folds but one, and of that one; seeds go through the folds of one partition after another."""
+    repetition, which = divmod(seed, count)
+    fold = draws.folds(labels, count, Seeds(repetition).numpy("folds"))
+    return np.flatnonzero(fold != which), np.flatnonzero(fold == which)
 
 
 @functools.lru_cache(maxsize=2)

@@ -323,3 +323,35 @@ def test_a_column_that_is_only_tuned_so_far_is_an_empty_column(tmp_path: Path) -
     text = tables(results_of(tmp_path, "tabular"), "markdown")
     assert "| method | digits |" in text
     assert "over no seeds" in text
+
+
+def test_accuracy_adjusted_to_other_shares_by_hand() -> None:
+    """Two classes trained half and half, tested where three in four are of the first: the odds triple."""
+    outputs = torch.tensor([[0.0, 1.0], [0.0, 1.2], [0.0, 1.0], [0.0, 2.0]])  # log 3 is 1.0986
+    targets = torch.tensor([0, 0, 1, 1])
+    shares = torch.tensor([0.75, 0.25])
+    # Moved by log 3, the outputs say 0, 1, 0, 1: half of each class is right, and in all half.
+    assert _rows.adjusted_accuracy(outputs, targets, torch.tensor([0, 1]), shares) == pytest.approx(0.5)
+    # Of the first class all are right, of the second none: its share of the accuracy is what its share of rows is.
+    assert (
+        _rows.adjusted_accuracy(outputs - 5 * torch.tensor([0.0, 1.0]), targets, torch.tensor([0, 1]), shares) == 0.75
+    )
+
+
+def test_seeds_go_through_the_folds_of_one_partition_after_another() -> None:
+    labels = np.repeat([0, 1], [30, 20])
+    held = [_rows._fold(labels, 5, seed)[1] for seed in range(10)]
+    for first in (0, 5):
+        assert sorted(np.concatenate(held[first : first + 5])) == list(range(50))
+    assert not np.array_equal(held[0], held[5])
+    assert all((labels[rows] == 1).sum() == 4 for rows in held)
+
+
+def test_the_cpu_preset_has_the_columns_of_the_plan() -> None:
+    columns = {column.name: column for column in tabular.table("cpu").columns}
+    assert columns["CovType"].settings["rows"] == 0
+    assert columns["CovType"].settings["adjusted"] is True
+    assert columns["Income"].settings["test_rows"] == 0
+    # A fifth is tested on, and four fifths of the rest are trained on.
+    assert columns["Obesity"].overlap == pytest.approx(0.2 / (0.8 * 0.8))
+    assert columns["MNIST"].overlap == 0.0
