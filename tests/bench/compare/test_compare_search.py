@@ -19,7 +19,7 @@ from reweigh.method import method
 METHODS = ("mean", "mean+prior", "rgd", "focal")
 
 
-def question(columns=("mlp",), methods=METHODS):
+def question(columns=("mlp",), methods=METHODS, **settings):
     table = Table(
         title="t",
         question="q",
@@ -31,7 +31,7 @@ def question(columns=("mlp",), methods=METHODS):
         select="val/accuracy",
         overlap=1 / 3,
     )
-    return plan.Question(recipe="compare", table=table, settings={"lr": 0.1, "base": ""})
+    return plan.Question(recipe="compare", table=table, settings={"lr": 0.1, "base": "", **settings})
 
 
 class World:
@@ -61,7 +61,8 @@ class World:
         nobody.jobs = jobs
         return nobody
 
-    def execute(self, specs, root, *, workers, display, title, deadline):
+    def execute(self, specs, root, *, workers, display, title, deadline, clock):
+        assert clock() == self.now
         self.stages.append(title)
         failures = []
         for spec in specs:
@@ -118,25 +119,27 @@ def test_written_methods_come_first_then_tuning_then_rounds_until_there_are_enou
     world = World(monkeypatch, **OPEN)
     found, stages = go(world, tmp_path, 10_000)
     stages_shown = [title for title in world.stages if not title.endswith(("corrections", "plain training"))]
-    assert [title for title in stages_shown if "control" not in title][:4] == [
-        "as written, 5 splits",
+    assert [title for title in stages_shown if "control" not in title][:13] == [
+        *(f"as written, split {i}" for i in range(1, 6)),
         "tuning over 3 learning rates",
-        "tuned, splits 1 to 5",
+        *(f"tuned, split {i}" for i in range(1, 6)),
         "tuned, splits 6 to 10",
+        "tuned, splits 11 to 15",
     ]
     assert found.ended == "finished"
     assert found.tuned
     assert splits_of(found, "mean") == splits_of(found, "mean+prior") == set(range(searching.MOST))
     # Half the rate is the best trial on validation rows, for every method alike.
     assert {run.spec.settings["lr"] for run in found.runs if run.spec.label in METHODS} == {0.05}
-    assert stages[1:] == sorted(stages[1:])
+    assert stages[:5] == sorted(stages[:5])
+    assert stages[6:] == sorted(stages[6:]), "from the second tuned split on, the tuned rows are judged"
 
 
 def test_plain_training_comes_first_and_corrections_take_no_training(monkeypatch, tmp_path):
     world = World(monkeypatch)
     go(world, tmp_path, 10_000)
-    first = [spec.label for spec in world.done[:20]]
-    assert first == ["mean"] * 5 + ["mean+prior"] * 5 + ["rgd"] * 5 + ["focal"] * 5
+    first = [(spec.seed, spec.label) for spec in world.done[:20]]
+    assert first == [(seed, label) for seed in range(5) for label in METHODS]
     assert world.now == sum(not spec.settings["base"] for spec in world.done)
 
 
@@ -161,21 +164,49 @@ def test_ties_of_trials_go_to_the_lower_log_loss(monkeypatch, tmp_path):
 
 def test_little_time_leaves_the_methods_as_written_and_adds_splits(monkeypatch, tmp_path):
     world = World(monkeypatch, **OPEN)
-    # A round of three trained rows takes 15; tuning would take 63.
+    # A split of three trained rows takes 3; tuning would take 63.
     found, _ = go(world, tmp_path, 50.0)
     assert not found.tuned
     assert found.rates == 0
     assert found.ended == "time"
-    assert splits_of(found, "mean") == set(range(15))
+    assert world.now == 50.0, "the whole budget is used"
+    assert splits_of(found, "mean") == set(range(17))
+    assert splits_of(found, "focal") == set(range(16))
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
 
 
 def test_the_end_of_time_in_the_middle_of_a_round_keeps_what_has_finished(monkeypatch, tmp_path):
-    found, _ = go(World(monkeypatch, **OPEN), tmp_path, 15 + 8.5)
+    found, _ = go(World(monkeypatch, **OPEN), tmp_path, 15 + 7.5)
     assert found.ended == "time"
-    assert splits_of(found, "mean") == set(range(10))
-    assert splits_of(found, "rgd") == set(range(8)), "three of the second round"
-    assert splits_of(found, "focal") == set(range(5))
+    assert splits_of(found, "mean") == set(range(8))
+    assert splits_of(found, "rgd") == splits_of(found, "focal") == set(range(7)), "two of the second round"
+
+
+def test_small_networks_train_two_rounds_at_once(monkeypatch, tmp_path):
+    world = World(monkeypatch, **OPEN)
+    go(world, tmp_path, 10_000, question(model="mlp", large=False))
+    shown = [title for title in world.stages if not title.endswith(("corrections", "plain training"))]
+    assert [title for title in shown if "control" not in title] == [
+        "as written, splits 1 to 10",
+        "tuning over 3 learning rates",
+        "tuned, splits 1 to 10",
+        "tuned, splits 11 to 20",
+        "tuned, splits 21 to 30",
+    ]
+
+
+def test_a_clock_of_its_own_counts_the_budget(monkeypatch, tmp_path):
+    world = World(monkeypatch, **OPEN)
+    monkeypatch.setattr(searching.time, "monotonic", lambda: pytest.fail("another clock was given"))
+    asked = question()
+
+    def on_stage(outcome):
+        gathered = results.of_runs("compare", asked.table, outcome.runs)
+        return gathered, actions.decide(gathered, 0.01)
+
+    found = search(asked, tmp_path, jobs=1, budget=20.0, display=None, on_stage=on_stage, clock=lambda: world.now)
+    assert found.ended == "time"
+    assert found.seconds == 20.0
 
 
 def test_tuned_rows_are_never_compared_with_untuned_ones(monkeypatch, tmp_path):
@@ -184,8 +215,8 @@ def test_tuned_rows_are_never_compared_with_untuned_ones(monkeypatch, tmp_path):
     found, _ = go(world, tmp_path, 15 + 63 + 1.5)  # one split of plain training is tuned, which no interval is made of
     assert not found.tuned
     assert {run.spec.settings["lr"] for run in found.runs} == {0.1}
-    more, _ = go(world, tmp_path, 15 + 63 + 7.5)
-    assert more.tuned
+    more, _ = go(world, tmp_path, 15 + 63 + 4.5)
+    assert more.tuned, "plain training, its correction and another row of four"
     assert {run.spec.settings["lr"] for run in more.runs} == {0.05}
 
 
@@ -242,8 +273,7 @@ def test_scale_controls_run_last_and_only_for_a_gain(monkeypatch, tmp_path):
 def test_an_interruption_keeps_what_has_finished(monkeypatch, tmp_path):
     found, _ = go(World(monkeypatch, interrupt_after=12), tmp_path, 10_000)
     assert found.ended == "interrupted"
-    assert splits_of(found, "mean") == splits_of(found, "mean+prior") == set(range(5))
-    assert splits_of(found, "rgd") == {0, 1}
+    assert splits_of(found, "mean") == splits_of(found, "focal") == {0, 1, 2}
 
 
 def test_the_same_search_goes_on_where_it_stopped(monkeypatch, tmp_path):

@@ -62,8 +62,17 @@ def prepare(given: Request, progress: Callable[[float], None] = lambda share: No
     return Prepared(request=given, problem=problem, question=question, root=root)
 
 
-def run(prepared: Prepared, display: Display, on_answer: Callable[[Answer], None]) -> Searched:
-    """Search until the budget runs out or the answer is decided; `on_answer` is called with each answer on the way."""
+def run(
+    prepared: Prepared,
+    display: Display,
+    on_answer: Callable[[Answer], None],
+    *,
+    clock: Callable[[], float] | None = None,
+) -> Searched:
+    """Search until the budget runs out or the answer is decided; `on_answer` is called with each answer on the way.
+
+    `clock` is what counts the seconds of the budget, the time of day unless given.
+    """
     given, root = prepared.request, prepared.root
 
     def on_stage(outcome: SearchOutcome) -> tuple[Results, Decision | None]:
@@ -81,6 +90,7 @@ def run(prepared: Prepared, display: Display, on_answer: Callable[[Answer], None
         display=display,
         on_stage=on_stage,
         device=given.device,
+        clock=clock,
     )
     shared.remove(root)
     results, answer = folder.save(root, prepared.table, outcome, prepared.problem, jobs=given.jobs)

@@ -1,14 +1,17 @@
 """An answer as good as the time allows: every method as written, then tuned, on more and more splits until decided.
 
 Plain training comes first, with the corrections that need no training of their own, then what is likely to be best. A
-round is five splits, which test every row once. After each round the actions are judged: what can no longer win is
-dropped, and the search ends when the best is decided beyond doubt. Every finished pair of runs counts.
+round is five splits, which test every row once. Small networks train many splits at once for little more than the price
+of one, so their stages are two rounds; everything else starts one split at a time. After each stage the actions are
+judged: what can no longer win is dropped, and the search ends when the best is decided beyond doubt. Every finished
+pair of runs counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +27,13 @@ from reweigh.bench.lab.executors.local import Display, OutOfTimeError, Workers, 
 from reweigh.bench.lab.plan import Question, Trial
 from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.runs import Run, Spec
-from reweigh.bench.train.programs import boosting as boosters
+from reweigh.bench.recipes.kinds.supervised import BATCHED_MODELS
 from reweigh.method import method
 
 #: Splits of a round, and where more say little.
 ROUND, MOST = FOLDS, 6 * FOLDS
+#: Splits that small networks train at once.
+_TOGETHER = 2 * ROUND
 #: Learning rates that every method is tuned over, crossed with as many settings of its own; none leaves the methods as
 #: written.
 RATES = 3
@@ -71,6 +76,7 @@ def search(
     display: Display,
     on_stage: Judge,
     device: str = "cpu",
+    clock: Callable[[], float] | None = None,
 ) -> SearchOutcome:
     """Run until the budget runs out or the best action is decided; what is on disk already costs no time.
 
@@ -90,14 +96,17 @@ def search(
         Called with the outcome so far after every stage; returns what it says.
     device
         Where processes train, by name.
+    clock
+        What counts the seconds; the time of day unless given. A benchmark on a busy machine counts processor time.
 
     Returns
     -------
     SearchOutcome
         The runs that an answer may rest on, all tuned or none.
     """
-    started = time.monotonic()
-    searching = _Search(question, root, started + budget, display)
+    clock = clock or time.monotonic
+    started = clock()
+    searching = _Search(question, root, started + budget, display, clock)
     try:
         with Workers(jobs, device=device) as workers:
             searching.go(workers, on_stage)
@@ -106,14 +115,21 @@ def search(
     except KeyboardInterrupt:
         searching.outcome.ended = "interrupted"
     searching.gather()
-    searching.outcome.seconds = time.monotonic() - started
+    searching.outcome.seconds = clock() - started
     return searching.outcome
 
 
 class _Search:
-    def __init__(self, question: Question, root: Path, deadline: float, display: Display) -> None:
+    def __init__(
+        self, question: Question, root: Path, deadline: float, display: Display, clock: Callable[[], float]
+    ) -> None:
         self.question, self.root, self.deadline, self.display = question, root, deadline, display
-        self.jobs = 1
+        self.clock, self.jobs = clock, 1
+        together = question.settings.get("large") is False and any(
+            question.column_settings(column).get("model") in BATCHED_MODELS for column in question.table.columns
+        )
+        #: Splits of a stage, the most first; everything that does not train many at once begins with single splits.
+        self.stages = (_TOGETHER, ROUND) if together else (ROUND, 1)
         self.outcome = SearchOutcome()
         #: Comparison runs in the order in which they were planned: as written, and as tuned.
         self.untuned: list[Spec] = []
@@ -131,43 +147,71 @@ class _Search:
     def go(self, workers: Workers, on_stage: Judge) -> None:
         """Round by round."""
         self.jobs = workers.jobs
-        chosen, specs = plan.as_written(self.question), self.untuned
-        self._compare(workers, chosen, specs, range(ROUND), f"as written, {ROUND} splits")
-        self._judge(on_stage)
-        splits = ROUND
-        if self._tuning_fits():
-            self.outcome.rates = RATES
+        chosen, specs, splits = plan.as_written(self.question), self.untuned, 0
+        decided = False
+        while splits < ROUND:
+            splits = self._stage(workers, chosen, specs, splits, self._first)
+            decided = self._judge(on_stage)
+        if self._tuning_fits():  # what is decided as written may still be improved
+            self.outcome.rates, decided = RATES, False
             self.tuning = self._tuning_specs()
             self._execute(workers, self.tuning, f"tuning over {RATES} learning rates")
             chosen, specs, splits = self._choose(chosen), self.tuned, 0
-        while splits < MOST:
-            new = range(splits, min(splits + ROUND, MOST))
-            what = "tuned" if self.tuning else "as written"
-            if splits and self._cost(self._specs(chosen, new)) > 2 * max(self._left(), 0.0):
-                self.outcome.ended = "time"  # less than half of a round would fit
+        while splits < MOST and not decided:
+            count = self._affordable(chosen, splits)
+            if not count:
+                self.outcome.ended = "time"
                 break
-            self._compare(workers, chosen, specs, new, f"{what}, splits {new.start + 1} to {new.stop}")
-            splits = new.stop
-            if self._judge(on_stage):
-                self.outcome.ended = "decided"
-                break
+            splits = self._stage(workers, chosen, specs, splits, count)
+            decided = self._judge(on_stage)
+        if decided:
+            self.outcome.ended = "decided"
         self._control(workers, chosen, specs, on_stage)
 
+    def _stage(self, workers: Workers, chosen: Mapping[Key, Trial], specs: list[Spec], splits: int, count: int) -> int:
+        """Run some more splits; returns how many there are then."""
+        new = range(splits, min(splits + count, MOST))
+        what = "tuned" if self.tuning else "as written"
+        places = f"split {new.stop}" if len(new) == 1 else f"splits {new.start + 1} to {new.stop}"
+        self._compare(workers, chosen, specs, new, f"{what}, {places}")
+        return new.stop
+
+    @property
+    def _first(self) -> int:
+        """Splits of a stage in the first round."""
+        return _TOGETHER if _TOGETHER in self.stages else 1
+
+    def _affordable(self, chosen: Mapping[Key, Trial], splits: int) -> int:
+        """How many splits to run next: a stage, or fewer if time is short; none if not half of the fewest would fit."""
+        if not splits:
+            return self._first
+        left = max(self._left(), 0.0)
+        for count in self.stages if splits >= ROUND else (self._first,):
+            cost = self._cost(self._specs(chosen, range(splits, min(splits + count, MOST))))
+            if cost <= (2 * left if count == self.stages[-1] else left):
+                return count
+        return 0
+
     def gather(self) -> SearchOutcome:
-        """Look at what is done; every finished run counts, tuned ones as soon as plain training has two splits."""
+        """Look at what is done; every finished run counts, tuned ones as soon as most rows have two splits."""
         outcome = self.outcome
-        columns = {spec.column for spec in self.tuned}
-        plain = [
-            sum(self._run(s).done for s in self.tuned if (s.column, s.label) == (column, plan.BASELINE))
-            for column in columns
-        ]
-        outcome.tuned = bool(columns) and min(plain) >= 2
+        outcome.tuned = self._mostly_tuned()
         # Either every row is reported as tuned or none: nobody should have to ask which is which.
         specs = self.tuned if outcome.tuned else self.untuned
         controls = plan.scale_controls(self.question, specs)
         outcome.runs = [run for run in map(self._run, [*specs, *controls]) if run.done]
         outcome.tuning = [run for run in map(self._run, self.tuning) if run.done]
         return outcome
+
+    def _mostly_tuned(self) -> bool:
+        """Whether plain training of every model, and half of the rows still in play, have two tuned splits."""
+        tuned, untuned = (
+            Counter((s.column, s.label) for s in specs if self._run(s).done) for specs in (self.tuned, self.untuned)
+        )
+        in_play = {key for key in untuned if key not in self.outcome.dropped and key not in self.outcome.failed}
+        plain = [(column, plan.BASELINE) for column in {spec.column for spec in self.tuned}]
+        judged = [key for key in in_play if tuned[key] >= 2]
+        return bool(plain) and all(tuned[key] >= 2 for key in plain) and 2 * len(judged) >= len(in_play)
 
     def _judge(self, on_stage: Judge) -> bool:
         """Drop what cannot win; returns whether the best is decided beyond doubt."""
@@ -217,21 +261,16 @@ class _Search:
     def _compare(
         self, workers: Workers, chosen: Mapping[Key, Trial], specs: list[Spec], seeds: range, title: str
     ) -> None:
-        """Run some splits: plain training and what corrects its outputs, the other networks many at once, boosters.
+        """Run some splits: plain training and what corrects its outputs, then everything else.
 
         Corrections cost next to nothing and often gain most where classes are rare: a short budget must not end before.
         """
         new = self._specs(chosen, seeds)
         specs += new
         trained = [s for s in new if (s.column, s.label) not in self.derived]
-        alone = [s for s in trained if s.settings.get("model") in boosters.LIBRARIES]
-        together = [s for s in trained if s.settings.get("model") not in boosters.LIBRARIES]
-        plain = [s for s in together if s.label == plan.BASELINE]
-        for part, what in (
-            (plain, f"{title}, plain training"),
-            ([s for s in together if s.label != plan.BASELINE], title),
-            (alone, f"{title}, boosting"),
-        ):
+        plain = [s for s in trained if s.label == plan.BASELINE]
+        others = [s for s in trained if s.label != plan.BASELINE]
+        for part, what in ((plain, f"{title}, plain training"), (others, title)):
             if part:
                 self._execute(workers, part, what)
                 self._correct(workers, new, part, f"{title}, corrections")
@@ -270,7 +309,15 @@ class _Search:
         on_stage(self.gather())
 
     def _execute(self, workers: Workers, specs: Sequence[Spec], title: str) -> None:
-        failures = execute(specs, self.root, workers=workers, display=self.display, title=title, deadline=self.deadline)
+        failures = execute(
+            specs,
+            self.root,
+            workers=workers,
+            display=self.display,
+            title=title,
+            deadline=self.deadline,
+            clock=self.clock,
+        )
         for failure in failures:
             self.outcome.failed[failure.spec.column, failure.spec.label] = failure.reason.strip().splitlines()[-1]
 
@@ -326,7 +373,7 @@ class _Search:
         return sum(typical.get(spec.column, 0.0) for spec in todo) / self.jobs
 
     def _left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - self.clock()
 
     def _run(self, spec: Spec) -> Run:
         return Run(spec, self.root)

@@ -167,11 +167,12 @@ def execute(
     display: Display,
     title: str,
     deadline: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Failure]:
     """Do every run that is not done yet; returns those that failed.
 
     Runs that another command is working on are waited for, and taken over if it dies: what follows may depend on them.
-    At the `deadline`, a moment of `time.monotonic`, an `OutOfTimeError` leaves the rest undone.
+    At the `deadline`, a moment of the `clock`, an `OutOfTimeError` leaves the rest undone.
     """
     over = {s.id for s in specs if Run(s, root).over}
     for run in (Run(s, root) for s in specs):
@@ -191,7 +192,7 @@ def execute(
     taken: list[list[Spec]] = []
     deaths = _Deaths()
     while waiting or taken or deaths.alone:
-        if deadline is not None and time.monotonic() > deadline:
+        if deadline is not None and clock() > deadline:
             raise OutOfTimeError(f"the time was over in the middle of: {title}")
         if not waiting and deaths.alone:
             group = deaths.alone.pop()

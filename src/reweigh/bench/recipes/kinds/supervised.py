@@ -31,7 +31,7 @@ from reweigh.bench.train.task import Task
 from reweigh.method import Method
 
 #: Models whose steps are mostly overhead, so that batching is worth it.
-_BATCHED_MODELS = ("mlp", "linear")
+BATCHED_MODELS = ("mlp", "linear")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def recipe(make_task: MakeTask) -> Hooks:
         task = make_task(settings, seeds)
         with seeds.ambient("init"):
             model = build(settings, task, method)
-        if settings.model not in _BATCHED_MODELS:
+        if settings.model not in BATCHED_MODELS:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         augment = Augment(cutout=settings.cutout) if settings.augment else None
         program = Program(task, model, method, settings.training(), seeds, augment=augment)
@@ -130,7 +130,7 @@ def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -
 
 def group_of(settings: SupervisedSettings, method: Method) -> str | None:
     """What trainings must share to run as one program; None where running alone is faster or needed."""
-    if settings.model not in _BATCHED_MODELS or settings.augment:
+    if settings.model not in BATCHED_MODELS or settings.augment:
         return None
     key = group_key(method, settings.training())
     rest = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("lr", "weight_decay")}
