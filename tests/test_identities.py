@@ -146,6 +146,22 @@ def test_cvar_ohem():
 
 
 @identity
+def test_cvar_small_price():
+    same(weights("cvar:alpha=0.3,reg=1e-4"), weights("cvar:alpha=0.3"), 1e-8)
+
+
+@identity
+def test_cvar_large_price():
+    same(weights("cvar:alpha=0.3,reg=1e9"), np.ones(8), 1e-7)
+
+
+@identity
+def test_cvar_term():
+    same(weights("cvar:alpha=0.05,reg=2"), weights("term:t=0.5"))
+    same(method("cvar:alpha=0.05,reg=2").objective(LOSSES), method("term:t=0.5").objective(LOSSES))
+
+
+@identity
 def test_doro_cvar():
     same(weights("doro:eps=1e-12,alpha=0.3"), weights("cvar:alpha=0.3"), 1e-8)
 

@@ -317,6 +317,16 @@ def argsort(x: Array) -> Array:
     return namespace(x).argsort(x, stable=True)
 
 
+def log_cumsum_exp(x: Array) -> Array:
+    """Logarithms of the running sums of `exp(x)` along a vector; none of them overflows or vanishes."""
+    if is_torch(x):
+        return x.logcumsumexp(0)
+    if is_jax(x):
+        jax: Any = sys.modules["jax"]
+        return jax.lax.cumlogsumexp(x)
+    return np.logaddexp.accumulate(x)
+
+
 def put(x: Array, index: Array, values: Array) -> Array:
     """A copy of the vector `x` with `values` at the places `index`; where one is named twice, either may be there."""
     values = cast(values, x.dtype)

@@ -54,6 +54,7 @@ INSTANCES: tuple[Objective, ...] = (
     SCDRO(lam=2.0, lam_lr=0.1),
     KLDRO(rho=0.2),
     CVaR(alpha=0.3),
+    CVaR(alpha=0.4, reg=0.5),
     Chi2DRO(rho=0.4),
     Chi2DRO(reg=0.8),
     Chi2DRO(rho=0.3, reg=0.2),

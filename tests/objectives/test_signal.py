@@ -117,6 +117,21 @@ def test_entropy_against_the_definition():
     )
 
 
+def test_entropy_of_the_most_probable_classes_is_the_authors():
+    """EAFT: a softmax over the 20 largest logits, its entropy over 3.0, which stands for log 20."""
+    logits, target = 3 * torch.randn(30, 200, dtype=torch.float64), torch.arange(30)
+    losses = nn.functional.cross_entropy(logits, target, reduction="none").requires_grad_()
+    odds = logits.sort(descending=True).values[:, :20].exp()
+    probabilities = odds / odds.sum(1, keepdim=True)
+    theirs = -(probabilities * probabilities.log()).sum(1) / 3.0
+    ours = Entropy()(losses, signal=entropy(logits, top=20)) * np.log(20) / 3.0
+    torch.testing.assert_close(ours, (theirs * losses).mean())
+    torch.testing.assert_close(torch.autograd.grad(ours, losses)[0], theirs / 30)
+    torch.testing.assert_close(entropy(logits, top=999), entropy(logits))
+    with pytest.raises(ValueError, match="`top` must be a whole number of at least 2"):
+        entropy(logits, top=1)
+
+
 @pytest.mark.parametrize(("delta", "r"), [(1.0, 1.0), (0.5, 0.4)])
 def test_lin_upper_against_the_published_formula(delta, r):
     """Losses scaled to [-delta, delta], shifted up and capped at delta, softmax at temperature r."""

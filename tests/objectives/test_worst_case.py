@@ -173,6 +173,42 @@ def test_cvar_is_the_solvers(alpha, measure):
     assert p @ LOSSES == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.parametrize("measure", [None, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize(("alpha", "reg"), [(0.05, 0.3), (0.3, 0.02), (0.3, 0.5), (0.3, 20.0), (0.8, 0.5), (1.0, 0.5)])
+def test_cvar_with_a_price_is_the_solvers(alpha, reg, measure):
+    objective = CVaR(alpha=alpha, reg=reg)
+    p, share = probabilities(objective, LOSSES, measure)
+    value, best = solved(LOSSES, share, lambda p, q: [p <= q / alpha], lambda p, q: reg * cp.sum(cp.kl_div(p, q)))
+    np.testing.assert_allclose(p, best, atol=1e-4)
+    assert objective(LOSSES, sample_weight=measure) == pytest.approx(value, abs=1e-6)
+
+
+@given(seed=seeds, size=sizes, alpha=st.floats(0.01, 1.0), reg=st.floats(1e-3, 1e3))
+def test_cvar_with_a_price_meets_its_dual(seed, size, alpha, reg):
+    """The dual of Levy et al.: inf over eta of eta plus reg times the mean of a function with a straight tail."""
+    losses = np.random.default_rng(seed).exponential(size=size)
+    p, share = probabilities(CVaR(alpha=alpha, reg=reg), losses)
+    assert p.sum() == pytest.approx(1.0, abs=1e-9)
+    assert (p <= share / alpha * (1 + 1e-9)).all()
+
+    def dual(eta):
+        x = (losses - eta) / reg + np.log(alpha)
+        return eta + reg * np.mean(np.where(x < 0, np.exp(np.minimum(x, 0)), x + 1) / alpha - 1)
+
+    low, high = losses.min() + reg * np.log(alpha) - 1, losses.max() + 1
+    least = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-11})
+    assert float(CVaR(alpha=alpha, reg=reg)(losses)) == pytest.approx(least.fun, rel=1e-6, abs=1e-6)
+
+
+def test_cvar_with_a_price_keeps_its_digits_in_float32():
+    """Losses thousands of prices apart, where the units at the cap leave half of one for the next."""
+    losses = np.array([1.0, 1.002, 5.0, 9.0], np.float32)
+    weights = CVaR(alpha=0.625, reg=1e-3).weigh(losses, ()).weights
+    odds = np.exp((np.float64(losses[1]) - np.float64(losses[0])) / 1e-3)
+    left = 4 - 2 / 0.625
+    np.testing.assert_allclose(weights, [left / (1 + odds), left * odds / (1 + odds), 1.6, 1.6], rtol=1e-4)
+
+
 def test_cvar_gives_the_boundary_unit_what_is_left():
     """A quarter of six units is one and a half: two thirds and one third of the mass."""
     weights = CVaR(alpha=0.25).weigh(np.array([5.0, 1.0, 9.0, 2.0, 3.0, 0.0]), ()).weights
@@ -269,6 +305,16 @@ def test_the_chi_square_ball_does_not_know_the_unit_of_the_loss(objective, scale
     scaled = objective.weigh((LOSSES * scale).astype(np.float32), ()).weights
     np.testing.assert_allclose(scaled, ordinary, rtol=1e-4, atol=1e-5)
     assert np.ptp(ordinary) > 0.5
+
+
+@pytest.mark.parametrize(
+    "objective", [CVaR(alpha=0.3, reg=1e-3), Chi2DRO(reg=0.5), Chi2DRO(rho=0.1, reg=0.5)], ids=repr
+)
+def test_the_largest_losses_have_a_finite_value(objective):
+    """Of losses near the largest float32, in the mean over a weight above one."""
+    losses = np.array([0.0, 1e38, 3e38], np.float32)
+    weights = objective.weigh(losses, ()).weights
+    assert float(objective(losses)) == pytest.approx(float((weights / 3).astype(np.float64) @ losses), rel=1e-5)
 
 
 @pytest.mark.parametrize(("forget", "kept"), [(0.0, 10), (0.3, 7), (0.31, 6), (0.95, 1)])

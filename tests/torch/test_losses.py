@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh
+from reweigh.torch import Reweighted
 from reweigh.torch.losses import (
     BCE,
     GCE,
@@ -547,6 +548,25 @@ def test_against_the_authors_formula(loss, reference):
     weighted.backward()
     by_them.backward()
     torch.testing.assert_close(logits.grad, theirs.grad, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("progress", "weighted"), [(159 / 200, False), (160 / 200, True)])
+def test_ldam_in_training_is_the_authors(progress, weighted):
+    """Cao et al. by way of the criterion: margins, scale 30, and from epoch 160 on torch's mean under class weights."""
+    (logits, target), (theirs, _) = batch(), batch()
+    criterion = Reweighted(LDAM().bind(COUNTS), "mean")
+    criterion.progress = progress
+    ours = criterion(logits, target)
+    margins = torch.tensor(COUNTS, dtype=torch.float64) ** -0.25
+    margins = 0.5 * margins / margins.max()
+    effective = torch.tensor([(1 - 0.9999) / (1 - 0.9999**n) for n in COUNTS], dtype=torch.float64)
+    shifted = 30 * (theirs - margins * torch.nn.functional.one_hot(target, 3))
+    weight = 3 * effective / effective.sum() if weighted else None
+    expected = torch.nn.functional.cross_entropy(shifted, target, weight=weight)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+    ours.backward()
+    expected.backward()
+    torch.testing.assert_close(logits.grad, theirs.grad, rtol=1e-6, atol=1e-6)
 
 
 def test_class_weights_are_those_of_scikit_learn():

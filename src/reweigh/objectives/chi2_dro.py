@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from reweigh import _validate as validate
 from reweigh._array import Array, namespace
 from reweigh.objectives._base import Objective, State, Weighed, mean
-from reweigh.objectives._measure import chi2_ball, chi2_penalty, own_part, pool
+from reweigh.objectives._measure import amounts_of, chi2_ball, chi2_penalty, own_part, pool, positive_or_one
 
 __all__ = ["Chi2DRO"]
 
@@ -91,5 +91,7 @@ class Chi2DRO(Objective):
         if self.rho is not None:  # the price alone, unless that leaves the ball: then its surface is reached
             far = 0.5 * mean((density - 1.0) * (density - 1.0), amounts) > self.rho
             density = namespace(density).where(far, chi2_ball(whole, amounts, self.rho), density)
-        price = 0.5 * self.reg * (density - 1.0) * (density - 1.0)
-        return Weighed(own_part(density, cut), (), mean(density * whole - price, amounts))
+        known = amounts_of(whole, amounts)
+        shares = density * (known / positive_or_one(known.sum()))  # first, or the largest losses would overflow
+        price = 0.5 * self.reg * mean((density - 1.0) * (density - 1.0), amounts)
+        return Weighed(own_part(density, cut), (), (shares * whole).sum() - price)

@@ -41,8 +41,10 @@ class Entropy(Objective):
     Notes
     -----
     Needs `signal`, the entropy of each prediction over its maximum, between 0 and 1: :func:`reweigh.torch.entropy` of
-    the logits. A reconstruction from the description in the literature on entropy-adaptive fine-tuning, which takes the
-    entropy of the 20 most probable tokens; no authors' code was read.
+    the logits. The authors' code (EAFT, in LLaMA-Factory) takes the 20 most probable tokens alone, renormalised, over
+    3.0 as log 20: `signal=reweigh.torch.entropy(logits, top=20)`, which is theirs times 3.0 / log 20 = 1.0014. Hosts
+    that make the signal themselves, and :func:`reweigh.torch.chunked_cross_entropy`, take all tokens over log K.
+    References: *Entropy-Adaptive Fine-Tuning: Resolving Confident Conflicts to Mitigate Forgetting*, 2026.
     """
 
     power: float = 1.0

@@ -71,7 +71,7 @@ class GroupDRO(Objective):
 
     needs: ClassVar[tuple[str, ...]] = ("n_groups",)
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"eta": (0.001, 0.01, 0.1)}
-    cost: ClassVar[str] = "O(B + groups); over ranks, one reduction of one number a group"
+    cost: ClassVar[str] = "O(B + groups); over ranks, one reduction of one number per group"
     neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -55,9 +55,11 @@ class LinUpper(Objective):
 
     Notes
     -----
-    Formula and constants of a public re-implementation that names the paper (DataFlex); the paper lowers r from a large
-    value early in training, here `warmup` switches it on. References: Sow et al., *Dynamic Loss-Based Sample
-    Reweighting for Improved Large Language Model Pretraining*, ICLR 2025.
+    Follows the authors' code: delta 1, r 1 unless set, losses gathered over devices, and plain training before
+    `burnout_steps` (1000), which is `warmup` here and off unless given. Departure: their units are sequences, whose
+    losses they also multiply by the share of the batch's tokens that each has; here that is `sample_weight`.
+    References: Sow et al., *Dynamic Loss-Based Sample Reweighting for Improved Large Language Model Pretraining*,
+    ICLR 2025.
     """
 
     delta: float = 1.0

@@ -71,7 +71,7 @@ class TERMHierarchical(Objective):
 
     needs: ClassVar[tuple[str, ...]] = ("n_groups",)
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"t_in": (-2.0, -1.0, -0.5), "t_out": (0.5, 1.0, 2.0, 5.0)}
-    cost: ClassVar[str] = "O(B + groups); over ranks, two reductions of one number a group"
+    cost: ClassVar[str] = "O(B + groups); over ranks, two reductions of one number per group"
     neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -61,11 +61,12 @@ class LDAM(ClassLoss):
 
     Notes
     -----
-    Follows the authors' code: margin 0.5, scale 30, weights with beta 0.9999 from epoch 160 of 200, here
-    `defer=0.8`. Departures: the authors' weighted mean divides by the sum of the batch's class weights, `Reweighted`
-    by the number of units, so a batch of rare classes counts for more here; a class without examples gets the
-    margin of a class with one; margins act on any number of axes. References: Cao et al., *Learning
-    Imbalanced Datasets with Label-Distribution-Aware Margin Loss*, NeurIPS 2019.
+    Follows the authors' code: margin 0.5, scale 30, weights with beta 0.9999 from epoch 160 of 200, here `defer=0.8`.
+    Their weighted mean, torch's, divides by the sum of the batch's class weights, and so does `Reweighted`.
+    Departures: a class without examples gets the margin of a class with one; margins act on any number of axes; the
+    authors warm the rate up over five epochs and lower it to a hundredth as the weights start, at epoch 160, which
+    is left to the schedule. References: Cao et al., *Learning Imbalanced Datasets with Label-Distribution-Aware
+    Margin Loss*, NeurIPS 2019.
     """
 
     margin: float = 0.5

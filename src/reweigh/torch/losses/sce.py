@@ -45,9 +45,10 @@ class SCE(ClassLoss):
 
     Notes
     -----
-    The paper has A = -4; the code its authors point to clips labels at 1e-4, which is A = -9.21. The paper's settings
-    are (0.1, 1) for ten classes and (6, 0.1) for a hundred. References: Wang et al., *Symmetric Cross Entropy for
-    Robust Learning with Noisy Labels*, ICCV 2019.
+    The paper has A = -4; the authors' code clips labels at 1e-4, which is A = -9.21, and probabilities at 1e-7, below
+    which cross entropy has no gradient there; here it keeps it. Their settings are (0.1, 1) for ten classes, (0.01,
+    1) for MNIST and (6, 0.1) for a hundred. References: Wang et al., *Symmetric Cross Entropy for Robust Learning
+    with Noisy Labels*, ICCV 2019.
     """
 
     alpha: float = 0.1

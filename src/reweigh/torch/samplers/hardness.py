@@ -64,7 +64,7 @@ class Hardness(SamplerConfig):
     initial: float = 1.0
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"beta": (10.0, 100.0, 1000.0)}
-    cost: ClassVar[str] = "O(B log n); 8 bytes an example"
+    cost: ClassVar[str] = "O(B log n); 8 bytes per example"
     needs: ClassVar[tuple[str, ...]] = ("losses",)
 
     def __post_init__(self) -> None:

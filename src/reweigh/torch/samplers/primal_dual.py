@@ -91,7 +91,7 @@ class PrimalDual(SamplerConfig):
     offset: float = 0.0
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"step": (0.01, 0.1, 1.0)}
-    cost: ClassVar[str] = "O(B log n) amortised; 8 bytes an example"
+    cost: ClassVar[str] = "O(B log n) amortised; 8 bytes per example"
     needs: ClassVar[tuple[str, ...]] = ("losses",)
 
     def __post_init__(self) -> None:
