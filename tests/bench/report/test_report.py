@@ -28,7 +28,7 @@ from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.results import Figure, Results, collect
 from reweigh.bench.lab.runs import Run, Spec, load_runs
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.report import numbers, svg, weights
 from reweigh.bench.report.last_epoch import last_epoch
 from reweigh.bench.report.tuning import edges
@@ -774,3 +774,33 @@ def test_one_column_of_splits_is_corrected_and_the_others_are_not(tmp_path, use)
         error = np.std(np.subtract(ours, theirs), ddof=1) / math.sqrt(5)
         d = column.differences["rgd"]
         assert d.high - d.mean == pytest.approx(scipy_stats.t.ppf(0.975, 4) * error * factor)
+
+
+def test_a_page_with_an_endpoint_opens_with_one_sentence_and_one_picture(found: list[Results], tmp_path: Path) -> None:
+    (results,) = found
+    declared = replace(results, table=replace(results.table, endpoint=Endpoint()))
+    text = words(page_of([declared], tmp_path))
+    head = "rgd against plain training, 2 settings: there is a gain, smaller than in the paper in 1, and "
+    picture = "The diamond is the paper's gain."
+    assert head in text
+    assert text.index(head) < text.index(picture) < text.index("Setting by setting") < text.index("All methods")
+    assert text.index("imbalance 100. rgd improves") > text.index("Setting by setting"), "sentences come later"
+    console = Console(record=True, width=200)
+    report.terminal([declared], console)
+    assert head in console.export_text()
+
+
+def test_a_summary_has_the_numbers_of_the_page(found: list[Results], tmp_path: Path) -> None:
+    (results,) = found
+    declared = replace(results, table=replace(results.table, endpoint=Endpoint()))
+    (one,) = report.read_summary(report.write_summary([declared], tmp_path / "page.json"))
+    row = one["settings"][0]["rows"]["rgd"]
+    ours, plain = columns(0, "rgd")
+    assert row["mean"] == pytest.approx(np.mean(ours))
+    assert row["difference"]["mean"] == pytest.approx(np.mean(np.subtract(ours, plain)))
+    assert one["conclusions"][0]["gain"] == pytest.approx(0.0339)
+    assert one["conclusions"][0]["word"] == "smaller than in the paper"
+    assert one["headline"].startswith("rgd against plain training, 2 settings")
+    (tmp_path / "page.json").write_text('{"format": 0}')
+    with pytest.raises(ValueError, match="has format 0, not 1"):
+        report.read_summary(tmp_path / "page.json")

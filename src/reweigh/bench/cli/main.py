@@ -395,7 +395,7 @@ def report_command(
     Args:
         runs_dir: The folder of runs.
         out: The page to write; report.html in the folder if not given. A name ending in .md, .tex or .csv writes
-            the tables in that format instead.
+            the tables in that format instead, and one ending in .json all numbers of the page, for programs.
         recipe: Only what was asked of this recipe.
         preset: Only what was asked with this preset.
     """
@@ -421,6 +421,8 @@ def report_command(
         return 0
     if out.suffix in formats:
         write_atomically(out, report.tables(results, formats[out.suffix]))
+    elif out.suffix == ".json":
+        report.write_summary(results, out)
     else:
         report.write(results, out)
     _plainly(console, f"Report: {out}")

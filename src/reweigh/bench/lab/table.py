@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+#: Parts of the names of metrics that are shares of one.
+_SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate", "score", "worst_group")
+
+
+def is_share(metric: str, values: Iterable[float]) -> bool:
+    """Whether numbers of a metric are shares of one, which are written in percent; the paper's are."""
+    known = any(share in metric.rpartition("/")[2] for share in _SHARES)
+    return known and all(0 <= v <= 1 for v in values if math.isfinite(v))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +35,11 @@ class Column:
         The table's own unless given: a column that costs more may have fewer.
     overlap
         As the table's, where the seeds of this column alone are splits of one data set.
+    trouble
+        What is wrong with the training data: `"rare classes"`, `"hidden groups"`, `"wrong labels"` or `"none"`; empty
+        where the column is no part of the overview.
+    model
+        The kind of model, in words.
     """
 
     name: str
@@ -36,6 +51,34 @@ class Column:
     trials: int | None = None
     controls: bool | None = None
     overlap: float = 0.0
+    trouble: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """What a page concludes from: two rows in some settings, declared before the runs.
+
+    Parameters
+    ----------
+    ours, theirs
+        The rows; the table's primary one and plain training if empty.
+    columns
+        Beginnings of the names of the settings; all of them if empty.
+    averaged
+        Whether the mean over the settings is the endpoint, and not each of them.
+    gain
+        The paper's gain, in the unit of its figures; where it is not given, the difference of its figures.
+    worth
+        The smallest effect worth having, in the same unit.
+    """
+
+    ours: str = ""
+    theirs: str = ""
+    columns: tuple[str, ...] = ()
+    averaged: bool = False
+    gain: float | None = None
+    worth: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +148,8 @@ class Table:
         What departs from the paper, for the page.
     names
         What readers call rows whose label is not their name, by label.
+    endpoint
+        What the page concludes from, where that was declared; without it a page opens with its verdict.
     """
 
     title: str
@@ -127,6 +172,7 @@ class Table:
     notes: tuple[str, ...] = ()
     rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    endpoint: Endpoint | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Table:
@@ -134,7 +180,9 @@ class Table:
         plain = with_tuples(values)
         columns = tuple(Column(**column) for column in plain.pop("columns"))
         rows = {label: Row(**row) for label, row in plain.pop("rows", {}).items()}
-        return cls(**plain, columns=columns, rows=rows)
+        declared = plain.pop("endpoint", None)
+        endpoint = None if declared is None else Endpoint(**declared)
+        return cls(**plain, columns=columns, rows=rows, endpoint=endpoint)
 
     def methods_of(self, column: Column) -> tuple[str, ...]:
         """The rows of one column."""

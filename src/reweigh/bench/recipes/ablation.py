@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reweigh.bench.lab.recipe import LATER, Scale
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.recipes import imagenet, longtail
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.train import distributed as processes
@@ -112,6 +112,7 @@ def table(preset: str) -> Table:
         seeds={"smoke": 2, "cpu": 20, "paper": 3}[preset],
         trials={"smoke": 2, "cpu": 3, "paper": 3}[preset],
         as_written=True,
+        endpoint=Endpoint(),
         notes=("The row `rgd` is tau = 1 with the tied gamma = 0.5, and belongs to all four series.",),
     )
 

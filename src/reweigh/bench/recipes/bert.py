@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes._language import Ids, Language, load
 from reweigh.bench.train.device import moved
@@ -125,6 +125,7 @@ def table(preset: str) -> Table:
         select="val/mlm_accuracy",
         seeds=2 if smoke else 5,
         trials=2 if smoke else 3,
+        endpoint=Endpoint(),
         notes=(
             "Masked tokens and pairs are weighed each among their own kind; the recorded weights are those of tokens.",
             "AdamW takes no notice of a constant factor on the loss, so the scale controls should change nothing.",

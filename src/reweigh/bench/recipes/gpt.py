@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.table import Column, Row, Table
+from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes._language import Language, held_out, load
 from reweigh.bench.train.driver import fit
@@ -98,6 +98,8 @@ def table(preset: str) -> Table:
                 settings={},
                 paper=PAPER,
                 stand_in=None if preset == "paper" else "lm1b, 6 layers of width 512",
+                trouble="none",
+                model="transformer, tokens",
             ),
         ),
         methods=("mean", "rgd") if smoke else ("mean", "rgd", "rgd_auto", SEQUENCES),
@@ -108,6 +110,7 @@ def table(preset: str) -> Table:
         seeds=2 if smoke else 10,
         trials=2 if smoke else 3,
         smallest=True,
+        endpoint=Endpoint(worth=0.01),
         as_written=True,
         notes=(
             "Only the learning rate is tuned; tau = 1 as in the paper.",

@@ -27,6 +27,7 @@ their source.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ import numpy as np
 
 from reweigh.bench.draws import longtail_indices
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.table import Column, Row, Table
+from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.recipes.kinds.supervised import EncodableSettings
 from reweigh.bench.train.task import Task
@@ -187,6 +188,7 @@ def table(preset: str) -> Table:
         trials={"smoke": 2, "cpu": 3, "paper": 5}[preset],
         rows=_rows(preset),
         refit={"validation": 0.0} if preset == "paper" else {},
+        endpoint=Endpoint(columns=("digits", "CIFAR-10 features") if preset == "cpu" else ()),
         notes=(
             "On the digits and on Fashion-MNIST with an MLP, ten images per class are set aside before thinning, for "
             "every method; only fine_tune, l2rw and meta_weight_net learn from them.",
@@ -234,6 +236,8 @@ def _columns(preset: str) -> tuple[Column, ...]:
             methods=("mean", "rgd", "focal", "class_balanced", "logit_adjusted", "mean+prior"),
             seeds=4,
             trials=2,
+            trouble="rare classes",
+            model="CNN",
         ),
         _column(100.0, "CIFAR-10, 20 epochs", None, CIFAR, methods=CIFAR_METHODS, seeds=3, trials=1),
     )
@@ -253,8 +257,17 @@ def _column(
         settings={**settings, "imbalance": imbalance},
         paper={label: figure for label, figures in printed.items() if (figure := figures[i]) is not None},
         stand_in=stand_in,
+        trouble="rare classes" if imbalance > 1 else "none",
+        model=_kind(settings),
         **fewer,
     )
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    """The kind of model that a column trains, in words."""
+    if "encoder" in settings:
+        return "head on frozen features"
+    return {"mlp": "MLP", "cnn": "CNN", "resnet32": "ResNet-32"}[settings.get("model", "mlp").partition(":")[0]]
 
 
 def _rank_within_class(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

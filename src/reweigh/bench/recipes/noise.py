@@ -25,7 +25,7 @@ import numpy as np
 
 from reweigh.bench.draws import noisy_labels
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.lab.table import Column, Table
+from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.recipes.kinds.supervised import EncodableSettings
 from reweigh.bench.train.task import Task
@@ -95,6 +95,14 @@ FEATURES: dict[str, Any] = {
     "data": "cifar10", "encoder": "efficientnet_lite0:weights=imagenet", "hidden": (64,), "rows": 10_000,
     "batch_size": 128,
 }  # fmt: skip
+#: The kind of model, by the data that a column's name begins with.
+_KINDS = {
+    "": "MLP",
+    "CIFAR-10 features": "head on frozen features",
+    "Fashion-MNIST": "CNN",
+    "CIFAR-10": "ResNet-32",
+    "CIFAR-100": "ResNet-32",
+}
 FASHION_KINDS = tuple(kind for kind in KINDS if kind != ("flip", 0.2))
 FASHION_METHODS = ("mean", "rgd", "redescending", "term:t=-1", "gce", "small_loss")
 
@@ -113,6 +121,7 @@ def table(preset: str) -> Table:
         seeds=2 if smoke else 20,
         trials={"smoke": 2, "cpu": 3, "paper": 5}[preset],
         refit={"validation": 0.0} if preset == "paper" else {},
+        endpoint=Endpoint(columns=("no noise", "uniform", "flip", "CIFAR-10 features") if preset == "cpu" else ()),
         notes={"smoke": (), "cpu": ("Columns that name no data are the digits.", _DFT), "paper": (_DFT,)}[preset],
     )
 
@@ -170,5 +179,7 @@ def _column(
         settings={**(settings or {}), "noise": kind, "rate": rate},
         paper={label: figures[which] for label, figures in printed.items()},
         stand_in=stand_in,
+        trouble="wrong labels" if rate else "none",
+        model=_KINDS[data.partition(",")[0]],
         **fewer,
     )

@@ -39,7 +39,7 @@ from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.runs import RunWriter
-from reweigh.bench.lab.table import Column, Row, Table
+from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.recipes import _rows
 from reweigh.bench.recipes.algorithms import tabular as algorithms
 from reweigh.bench.recipes.algorithms.tabular.self_supervised import SelfSupervised
@@ -285,6 +285,7 @@ def table(preset: str) -> Table:
         seeds={"smoke": 2, "cpu": 10, "paper": 5}[preset],
         trials={"smoke": 2, "cpu": 2, "paper": 5}[preset],
         rows={label: _row(label, preset) for label in _ROWS},
+        endpoint=Endpoint(columns=() if smoke else ("CovType",)),
         notes=(
             "Rows without a name of their own are MET-S: mean is MET-S itself (the paper's Default), rgd re-weights "
             "both its reconstruction and its head.",
@@ -315,6 +316,8 @@ def _column(data_set: DataSet, preset: str) -> Column:
         stand_in=stand_in,
         methods=COVTYPE_METHODS if own.get("adjusted") else None,
         overlap=1 / (_FOLDS - 1) / 0.8 if "folds" in own else 0.0,
+        trouble="none",
+        model="MET-S on a table",
     )
 
 

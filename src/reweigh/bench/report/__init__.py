@@ -6,7 +6,8 @@ fonts or scripts from elsewhere, readable without JavaScript.
 
 from reweigh.bench.lab.results import Figure
 from reweigh.bench.report.page import write
+from reweigh.bench.report.summary import read_summary, write_summary
 from reweigh.bench.report.tabulate import tables
 from reweigh.bench.report.terminal import terminal
 
-__all__ = ["Figure", "tables", "terminal", "write"]
+__all__ = ["Figure", "read_summary", "tables", "terminal", "write", "write_summary"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from reweigh.bench.lab.conclusions import Conclusion
 from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.report.markup import element
@@ -28,6 +29,8 @@ class ForestLine:
     mean: str
     interval: str
     tip: str
+    #: What is concluded, where the page says so of each line.
+    word: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,7 @@ class Forest:
                     class_="number",
                     title=line.tip,
                 ),
+                *([element("span", line.word, class_="word")] if line.word else []),
                 data_m=line.look.key,
                 class_=line.look.role,
             )
@@ -68,6 +72,7 @@ class Forest:
             element("span", class_="label"),
             element("span", self.axis, class_="plot"),
             element("span", class_="number"),
+            *([element("span", class_="word")] if any(line.word for line in self.lines) else []),
         )
         return element("ol", *items, element("li", *spacers, class_="axis-line", aria_hidden="true"))
 
@@ -86,6 +91,24 @@ def forest(results: Results) -> list[Forest]:
 def ranking(name: str, rows: Sequence[tuple[MarkStyle, Difference]], unit: Unit) -> Forest:
     """One forest plot of rows that are in order already."""
     return _forest(name, rows, unit, _domain(rows))
+
+
+def settings_forest(concluded: Sequence[Conclusion], unit: Unit, *, worth: float) -> Forest:
+    """One line per setting: the difference, the paper's gain as a diamond, and a band of what would not matter."""
+    rows = [
+        (MarkStyle(label=one.setting, role="primary", key=f"s{i}"), one.difference) for i, one in enumerate(concluded)
+    ]
+    domain = _widened(_domain(rows), [*(one.gain for one in concluded if one.gain is not None), -worth, worth])
+    lines = [
+        _line(look, d, unit, domain, concluded=one, worth=worth) for (look, d), one in zip(rows, concluded, strict=True)
+    ]
+    return Forest(name="", lines=lines, axis=_axis(domain, unit))
+
+
+def _widened(domain: tuple[float, float], values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(domain[0], *values), max(domain[1], *values)
+    room = 0.02 * (high - low)
+    return low - room, high + room
 
 
 def _forest(name: str, rows: Sequence[tuple[MarkStyle, Difference]], unit: Unit, domain: tuple[float, float]) -> Forest:
@@ -107,7 +130,15 @@ def _percent(value: float, domain: tuple[float, float]) -> float:
     return 100 * (value - domain[0]) / (domain[1] - domain[0])
 
 
-def _line(look: MarkStyle, d: Difference, unit: Unit, domain: tuple[float, float]) -> ForestLine:
+def _line(
+    look: MarkStyle,
+    d: Difference,
+    unit: Unit,
+    domain: tuple[float, float],
+    *,
+    concluded: Conclusion | None = None,
+    worth: float = 0.0,
+) -> ForestLine:
     def place(value: float) -> str:
         return f"{min(max(_percent(value, domain), 0.5), 99.5):.2f}%"
 
@@ -118,13 +149,22 @@ def _line(look: MarkStyle, d: Difference, unit: Unit, domain: tuple[float, float
     tip += ", declared beforehand" if d.primary else ""
     tip += f", effect size {d.effect:.2f}" if math.isfinite(d.effect) else ""
     marks = [element("line", class_="zero", x1=place(0), x2=place(0), y1="0", y2="100%")]
+    if worth:
+        start, end = (_percent(edge, domain) for edge in (-worth, worth))
+        band = element("rect", class_="worth", x=f"{start:.2f}%", width=f"{end - start:.2f}%", y="0", height="22")
+        marks.insert(0, band)
+    if concluded is not None and concluded.gain is not None:
+        tip += f"; the paper: {unit.signed(concluded.gain)}"
+        diamond = element("path", d="M0 5L5 11L0 17L-5 11Z", class_="aim")
+        marks.append(element("svg", diamond, x=place(concluded.gain), overflow="visible"))
     if math.isfinite(d.low):
         marks.append(element("line", class_=f"span {look.role}", x1=place(d.low), x2=place(d.high), y1=11, y2=11))
     marks += [_beyond(end, look.role) for end in ("left", "right") if _outside(d, domain, end)]
     if domain[0] <= d.mean <= domain[1]:
         marks.append(element("circle", class_=f"dot {look.role}", cx=place(d.mean), cy=11, r=4.5))
     mark = element("svg", element("title", tip), *marks, class_="mark", height=22, role="img")
-    return ForestLine(look=look, mark=mark, mean=mean, interval=interval, tip=tip)
+    word = "" if concluded is None else concluded.word
+    return ForestLine(look=look, mark=mark, mean=mean, interval=interval, tip=tip, word=word)
 
 
 def _outside(d: Difference, domain: tuple[float, float], end: str) -> bool:

@@ -13,10 +13,7 @@ from markupsafe import Markup
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Results, row_order
 from reweigh.bench.lab.stats import Difference
-from reweigh.bench.lab.table import Table
-
-#: Metrics that are shares of one, and are written in percent.
-_SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate", "score")
+from reweigh.bench.lab.table import Table, is_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ class Unit:
 def unit(metric: str, values: Iterable[float]) -> Unit:
     """The unit for a metric's recorded values."""
     finite = [v for v in values if math.isfinite(v)]
-    if any(share in metric.rpartition("/")[2] for share in _SHARES) and all(0 <= v <= 1 for v in finite):
+    if is_share(metric, finite):
         return Unit(scale=100.0, digits=2, points=" points", sign=" %")
     typical = statistics.median([abs(v) for v in finite if v]) if any(finite) else 1.0
     return Unit(scale=1.0, digits=min(max(3 - math.floor(math.log10(typical)), 0), 6))

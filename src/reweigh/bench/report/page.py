@@ -20,6 +20,7 @@ from reweigh.bench.report.curves import curves
 from reweigh.bench.report.forest import forest
 from reweigh.bench.report.last_epoch import last_epoch
 from reweigh.bench.report.numbers import breakable, looks, shown, stand_ins, typeset
+from reweigh.bench.report.opening import opening
 from reweigh.bench.report.tabulate import grid, mean_text, title
 from reweigh.bench.report.tuning import edges, tuning
 from reweigh.bench.report.verdict import BASELINE_NAME, verdict
@@ -83,7 +84,10 @@ def _without_folders(value: Any) -> Any:
 def _experiment(results: Results, key: str) -> dict[str, Any]:
     """All that the template shows of one experiment."""
     forests = forest(results)
+    first = None if results.opening else opening(results)
     return {
+        "first": first,
+        "headline": results.headline or (verdict(results).headline if first is None else first.sentence),
         "key": key,
         "title": title(results),
         "results": results,

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from reweigh.bench.lab.results import Results
+from reweigh.bench.report.opening import opening
 from reweigh.bench.report.tabulate import Grid, grid, mean_text
 from reweigh.bench.report.verdict import verdict
 
@@ -30,8 +31,9 @@ def terminal(results: Sequence[Results], console: Console) -> None:
             style="dim",
             highlight=False,
         )
-        conclusion = verdict(one)
-        console.print(f"\n[bold]{escape(one.headline or conclusion.headline)}[/bold]", highlight=False)
+        conclusion, first = verdict(one), opening(one)
+        headline = one.headline or (conclusion.headline if first is None else first.sentence)
+        console.print(f"\n[bold]{escape(headline)}[/bold]", highlight=False)
         for line in one.details if one.headline else conclusion.scale:
             console.print(escape(line), highlight=False)
         for sentence in () if one.headline else conclusion.sentences:
