@@ -28,7 +28,7 @@ import reweigh
 from reweigh.bench import models
 from reweigh.bench.recipes import sinusoid
 from reweigh.bench.recipes.algorithms import meta
-from reweigh.bench.recipes.algorithms.meta import MAML, Algorithm, Episodes, squared_error
+from reweigh.bench.recipes.algorithms.meta import MAML, Episodes, MetaAlgorithm, squared_error
 
 #: Algorithm, its options, filters and how images are halved; five ways, one shot, five queries, eight tasks.
 CONV4: tuple[tuple[str, dict[str, Any], int, str], ...] = (
@@ -58,7 +58,7 @@ def episodes(side: int = 28) -> Episodes:
 
 
 def step(
-    algorithm: Algorithm, model: nn.Module, tasks: Episodes, objective: Callable[[Tensor], Tensor] = torch.mean
+    algorithm: MetaAlgorithm, model: nn.Module, tasks: Episodes, objective: Callable[[Tensor], Tensor] = torch.mean
 ) -> Call:
     def call() -> None:
         model.zero_grad()

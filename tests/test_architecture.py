@@ -151,6 +151,39 @@ def test_no_file_brings_values_to_the_host(path):
             assert node.func.attr not in {"item", "cpu", "numpy"}, f"{named(path)}, line {node.lineno}"
 
 
+#: Names that several files define on purpose.
+SAME_IDEA = {
+    "Settings": "what each recipe can be told; a part of its contract",
+    "WeightLog": "the same report of weights, in the callback class of each trainer",
+    "Reweighted": "the criterion of torch, and its twin that Keras can save and load",
+    "ClassLoss": "a loss over classes of torch, and its twin that Keras can save and load",
+    "AnyTrainer": "a type variable; those cannot be shared between modules",
+    "Array": "what a file calls its arrays: any framework's in the core, NumPy's in the bench",
+    "Floats": "the same, of floating-point numbers",
+}
+
+
+def test_one_word_per_thing():
+    """A class or a type that others may import has a name of its own in the whole library, underscores aside."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in defined_types(path):
+            places.setdefault(name, []).append(named(path))
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert twice.keys() == SAME_IDEA.keys()
+
+
+def defined_types(path: Path) -> list[str]:
+    """The classes and type aliases at the top of a file, without leading underscores."""
+    names: list[str] = []
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names.append(node.targets[0].id)
+    return [name.lstrip("_") for name in names if re.fullmatch(r"_?[A-Z][a-z]\w*|_?[A-Z]+[a-z]\w*", name)]
+
+
 def test_the_checks_above_see_what_they_should(tmp_path, monkeypatch):
     """A file that breaks the plan is found, so that an empty search cannot pass for a clean one."""
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
@@ -165,6 +198,9 @@ def test_the_checks_above_see_what_they_should(tmp_path, monkeypatch):
         test_the_core_names_no_framework(wrong)
     with pytest.raises(AssertionError, match="line 6"):
         test_no_file_brings_values_to_the_host(wrong)
+    assert defined_types(wrong) == []
+    wrong.write_text("class _Task: ...\nclass GroupDRO: ...\nKind = str\nLIMIT = 3\n")
+    assert defined_types(wrong) == ["Task", "GroupDRO", "Kind"]
     low, high = tmp_path / "bench" / "train" / "loop.py", tmp_path / "bench" / "lab" / "_inner.py"
     for path in (low, high):
         path.parent.mkdir(parents=True)

@@ -12,7 +12,7 @@ from reweigh._array import is_array, to_numpy
 
 __all__ = ["Trust", "from_cleanlab", "to_cleanlab"]
 
-Column = np.ndarray[Any, np.dtype[Any]]
+ArrayColumn = np.ndarray[Any, np.dtype[Any]]
 
 #: The score's column in the tables of `CleanLearning` and of `Datalab`.
 _SCORES = ("label_quality", "label_score")
@@ -21,8 +21,8 @@ _SCORES = ("label_quality", "label_score")
 class Trust(NamedTuple):
     """How far to trust each label: `mask` is False for label issues, `sample_weight` lies in [0, 1]."""
 
-    mask: Column
-    sample_weight: Column
+    mask: ArrayColumn
+    sample_weight: ArrayColumn
 
 
 def to_cleanlab(
@@ -33,7 +33,7 @@ def to_cleanlab(
     issues: Any = None,
     predictions: Any = None,
     score: str = "label_quality",
-) -> dict[str, Column]:
+) -> dict[str, ArrayColumn]:
     r"""Label suspects as cleanlab's table of label issues.
 
     The label quality is :math:`e^{-\ell}`. For a cross entropy that is the probability the model gives to the label,
@@ -144,11 +144,11 @@ def from_cleanlab(table: Any) -> Trust:
     return Trust(mask, weight)
 
 
-def _array(values: Any) -> Column:
+def _array(values: Any) -> ArrayColumn:
     return to_numpy(values) if is_array(values) else np.asarray(values)
 
 
-def _column(name: str, values: Any, number: int | None = None) -> Column:
+def _column(name: str, values: Any, number: int | None = None) -> ArrayColumn:
     column = _array(values)
     if column.ndim != 1 or number not in (None, len(column)):
         wanted = "one entry per example" if number is None else f"one entry for each of the {number} examples"

@@ -31,7 +31,7 @@ if find_spec("jax") is None:
 import jax
 import jax.numpy as jnp
 
-__all__ = ["MethodLoss", "Step", "init", "loss", "value_and_grad"]
+__all__ = ["MethodLoss", "Evaluation", "init", "loss", "value_and_grad"]
 
 Array = Any
 #: Why a function of logits and labels has no place for the other parts of a method.
@@ -49,7 +49,7 @@ _OPERATIONS = SimpleNamespace(
 )
 
 
-class Step(NamedTuple):
+class Evaluation(NamedTuple):
     """What one evaluation gives beside the loss and the gradients. A pytree, so `jit` and `scan` carry it.
 
     `state` belongs to the next call; `plain` is the mean loss without re-weighting, which is what to log; `losses`
@@ -218,7 +218,7 @@ def value_and_grad(
     argnums: int | tuple[int, ...] = 0,
     nonfinite: Nonfinite | None = None,
     transform: Callable[..., Any] = jax.value_and_grad,
-) -> Callable[..., tuple[tuple[Array, Step], Any]]:
+) -> Callable[..., tuple[tuple[Array, Evaluation], Any]]:
     r"""`jax.value_and_grad` of an objective over the losses that `losses_of` returns, one per unit.
 
     Parameters
@@ -272,13 +272,13 @@ def value_and_grad(
         signal: Array | None = None,
         index: Array | None = None,
         count: Any = None,
-    ) -> tuple[tuple[Array, Step], Any]:
+    ) -> tuple[tuple[Array, Evaluation], Any]:
         if (labels is None) == isinstance(criterion, MethodLoss):
             what = "needs `labels`, since the function gives logits" if labels is None else "takes no `labels`"
             raise TypeError(f"{objective!r} {what}. With a method that names a loss call step(..., labels=labels).")
         given = {"mask": mask, "sample_weight": sample_weight, "groups": groups, "signal": signal, "index": index}
 
-        def evaluate(*inputs: Any) -> tuple[Array, Step]:
+        def evaluate(*inputs: Any) -> tuple[Array, Evaluation]:
             returned = losses_of(*inputs)
             outputs, aux = returned if has_aux else (returned, None)
             value, info = _descend(criterion, outputs, labels, state, given, count, nonfinite)
@@ -297,7 +297,7 @@ def _descend(
     given: dict[str, Any],
     count: Any,
     nonfinite: Any,
-) -> tuple[Array, Step]:
+) -> tuple[Array, Evaluation]:
     """The number to descend and what goes with it, of logits and labels or, for an objective, of losses."""
     objective, losses, floor = criterion, outputs, 0.0
     if isinstance(criterion, MethodLoss):
@@ -319,7 +319,7 @@ def _descend(
         # The weights see losses above their floor; the number descended is made of the losses themselves.
         amounts = weighed.weights if measure is None else weighed.weights * measure
         value = value + floor * amounts.sum() / (total(measure, flat) if count is None else count)
-    return value, Step(following, mean(flat, measure) + floor, flat, weighed.weights)
+    return value, Evaluation(following, mean(flat, measure) + floor, flat, weighed.weights)
 
 
 def _both(one: Array | None, other: Array | None, joined: Callable[..., Array]) -> Array | None:

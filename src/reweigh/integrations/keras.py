@@ -49,7 +49,7 @@ __all__ = ["ClassLoss", "Reweighted", "WeightMetric", "loss", "watch", "weights_
 
 Tensor = Any  # of whichever backend Keras runs on
 ops: Any = keras.ops  # its stubs promise less than it does
-Level = Literal["sample", "token"]
+UnitLevel = Literal["sample", "token"]
 Counts = Sequence[int] | Literal["auto"] | None
 
 STATISTICS = ("plain_loss", "weight_mean", "clip_share", "ess_share")
@@ -105,7 +105,7 @@ def loss(
     *,
     class_counts: Counts = None,
     from_logits: bool = True,
-    level: Level = "sample",
+    level: UnitLevel = "sample",
     floor: bool = True,
     name: str | None = None,
     reduction: str | None = None,
@@ -367,7 +367,7 @@ class Reweighted(keras.losses.Loss):
         loss: keras.losses.Loss | str,
         objective: ObjectiveLike | None = None,
         *,
-        level: Level = "sample",
+        level: UnitLevel = "sample",
         floor: bool = True,
         class_counts: Counts = None,
         name: str | None = None,
@@ -391,7 +391,7 @@ class Reweighted(keras.losses.Loss):
         chosen = _method(objective, hyper_parameters)
         self.objective: Any = chosen.objective
         self.post = chosen.post
-        self.level: Level = level
+        self.level: UnitLevel = level
         self.floor = floor
         self.class_counts: Counts = None
         if isinstance(class_counts, str):

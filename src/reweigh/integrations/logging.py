@@ -21,12 +21,12 @@ from reweigh import _validate as validate
 
 __all__ = ["CSVWriter", "Sparkline", "TensorBoardWriter", "fan_out", "sparkline"]
 
-Writer = Callable[[int, Mapping[str, float]], None]
+LogWriter = Callable[[int, Mapping[str, float]], None]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def fan_out(*writers: Writer) -> Callable[[int, dict[str, float]], None]:
+def fan_out(*writers: LogWriter) -> Callable[[int, dict[str, float]], None]:
     """One writer out of several, called in their order.
 
     Parameters

@@ -37,9 +37,9 @@ from reweigh.torch import entropy, losses
 from reweigh.torch._criterion import Criterion
 from reweigh.torch.reweighted import Reweighted, Units
 
-__all__ = ["Loss", "WeightLog", "loss", "watch", "weigh_messages"]
+__all__ = ["TrainerLoss", "WeightLog", "loss", "watch", "weigh_messages"]
 
-Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 AnyTrainer = TypeVar("AnyTrainer")
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,12 @@ def loss(
     reference: nn.Module | None = None,
     level: Literal["token", "sequence"] | None = None,
     shift: bool | None = None,
-    problem_type: Problem | None = None,
+    problem_type: ProblemType | None = None,
     label_smoothing: float = 0.0,
     floor: bool = True,
     router_aux_loss_coef: float | None = None,
     **hyper_parameters: Any,
-) -> Loss:
+) -> TrainerLoss:
     r"""A loss function for the Hugging Face Trainer: `Trainer(..., compute_loss_func=loss(tau=1.0))`.
 
     .. math:: \hat L = \frac{1}{N} \sum_i \mathrm{sg}(w_i)\,\ell_i
@@ -140,7 +140,7 @@ def loss(
     With packed rows a row is not a sequence: keep to tokens there. Before version 5 the Trainer counts the first label
     of a causal model too, which nothing predicts; the loss is divided by that number as the model's own is.
     """
-    return Loss(
+    return TrainerLoss(
         objective,
         class_counts=class_counts,
         weight_column=weight_column,
@@ -156,7 +156,7 @@ def loss(
     )
 
 
-class Loss(nn.Module):
+class TrainerLoss(nn.Module):
     """What :func:`loss` returns: a `compute_loss_func`; the objective's state is in its `state_dict()`."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Loss(nn.Module):
         reference: nn.Module | None = None,
         level: Literal["token", "sequence"] | None = None,
         shift: bool | None = None,
-        problem_type: Problem | None = None,
+        problem_type: ProblemType | None = None,
         label_smoothing: float = 0.0,
         floor: bool = True,
         router_aux_loss_coef: float | None = None,
@@ -189,14 +189,14 @@ class Loss(nn.Module):
         self.weight_column = weight_column
         named = None if objective is None else carried(objective, _CARRIED, "the Hugging Face Trainer", why=_WHY)
         chosen = with_hyper_parameters(named, hyper_parameters)
-        criteria: dict[Problem, Any] = {
+        criteria: dict[ProblemType, Any] = {
             "single_label_classification": nn.CrossEntropyLoss(ignore_index=_IGNORED, label_smoothing=label_smoothing),
             "multi_label_classification": nn.BCEWithLogitsLoss(),
             "regression": nn.MSELoss(),
         }
         if chosen.loss is not None:
             problem_type, criteria = _with_loss(chosen, problem_type, criteria, label_smoothing)
-        self.problem_type: Problem | None = problem_type
+        self.problem_type: ProblemType | None = problem_type
         whole = dataclasses.replace(chosen, loss=criteria[problem_type or "single_label_classification"])
         # Rows of losses are summed, because the Trainer counts labels and not rows; tokens are flattened beforehand.
         self.reweighted = Reweighted(whole, level="sequence", floor=floor, class_counts=class_counts)
@@ -266,7 +266,7 @@ class Loss(nn.Module):
         )
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
-    def _read(self, outputs: Any, labels: Tensor | None) -> tuple[Tensor, Tensor, Problem]:
+    def _read(self, outputs: Any, labels: Tensor | None) -> tuple[Tensor, Tensor, ProblemType]:
         """Logits and labels as the criterion wants them, and which criterion."""
         logits = outputs.get("logits") if isinstance(outputs, dict) else outputs[0]
         if not isinstance(logits, Tensor):
@@ -297,7 +297,7 @@ class Loss(nn.Module):
             raise _unknown_head(outputs, logits, labels)
         return logits, labels.to(logits.dtype), problem
 
-    def _problem(self, logits: Tensor, labels: Tensor) -> Problem:
+    def _problem(self, logits: Tensor, labels: Tensor) -> ProblemType:
         if self.problem_type is not None:
             return self.problem_type
         if logits.ndim == 2 and logits.shape[1] == 1:
@@ -311,7 +311,7 @@ class Loss(nn.Module):
         return "single_label_classification"
 
     def _units(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None, problem: Problem
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None, problem: ProblemType
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Scores, labels and weights as the criterion wants them: one per row where each is a unit of its own."""
         if problem != "single_label_classification":
@@ -352,7 +352,7 @@ class Loss(nn.Module):
         factor = self._step.factor(amount)
         return factor if self._step.current is None else factor * self._step.current.to(device)
 
-    def _beside(self, logits: Tensor, labels: Tensor, problem: Problem) -> Tensor | None:
+    def _beside(self, logits: Tensor, labels: Tensor, problem: ProblemType) -> Tensor | None:
         """What the objective weighs by beside the loss, one number per label; None where it needs nothing."""
         objective = self.reweighted.objective
         if "signal" not in objective.takes:
@@ -437,7 +437,7 @@ class WeightLog(TrainerCallback, ExportableState):
     one in front, so that they see its numbers too.
     """
 
-    def __init__(self, loss: Loss | Reweighted | None = None, *, window: int = 32) -> None:
+    def __init__(self, loss: TrainerLoss | Reweighted | None = None, *, window: int = 32) -> None:
         if loss is None:
             raise TypeError(
                 "WeightLog needs the loss function. If the Trainer asked, it was rebuilding callbacks from a "
@@ -445,7 +445,7 @@ class WeightLog(TrainerCallback, ExportableState):
             )
         validate.whole("window", window, 1)
         self.loss = loss
-        self.reweighted = loss.reweighted if isinstance(loss, Loss) else loss
+        self.reweighted = loss.reweighted if isinstance(loss, TrainerLoss) else loss
         self._recent: deque[tuple[Units, Tensor, Sums]] = deque(maxlen=window)
         self._unlogged = 0
         self.reweighted.register_forward_hook(self._remember)
@@ -463,7 +463,7 @@ class WeightLog(TrainerCallback, ExportableState):
         # A checkpoint written without this callback has no entry for it, which the Trainer would trip over on saving.
         entry = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self._restore(entry["attributes"]["saved"])
-        if not isinstance(self.loss, Loss):
+        if not isinstance(self.loss, TrainerLoss):
             return
         if args.label_smoothing_factor and not self.loss.label_smoothing:
             raise ValueError(
@@ -526,7 +526,7 @@ class WeightLog(TrainerCallback, ExportableState):
 
 
 def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
-    """Log what re-weighting does in a Trainer whose `compute_loss_func` is a :class:`Loss`.
+    """Log what re-weighting does in a Trainer whose `compute_loss_func` is a :class:`TrainerLoss`.
 
     Puts a :class:`WeightLog` in front of the Trainer's callbacks, so that every logger sees its numbers.
 
@@ -543,7 +543,7 @@ def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
         The same trainer.
     """
     function: Any = getattr(trainer, "compute_loss_func", None)
-    if not isinstance(function, Loss):
+    if not isinstance(function, TrainerLoss):
         raise TypeError(
             f"`watch` needs a Trainer with compute_loss_func=reweigh.integrations.transformers.loss(...), got "
             f"{type(trainer).__name__} with {function!r}."
@@ -591,8 +591,8 @@ def _number(num_items: Tensor | int, device: torch.device) -> Tensor:
 
 
 def _with_loss(
-    named: Method, problem: Problem | None, criteria: dict[Problem, Any], label_smoothing: float
-) -> tuple[Problem, dict[Problem, Any]]:
+    named: Method, problem: ProblemType | None, criteria: dict[ProblemType, Any], label_smoothing: float
+) -> tuple[ProblemType, dict[ProblemType, Any]]:
     """The problem that a named loss is for, and the criteria with that loss among them."""
     part: Any = named.loss
     if label_smoothing:
@@ -600,7 +600,7 @@ def _with_loss(
             f"`label_smoothing` smooths the cross entropy, got {label_smoothing:g} with the loss of {str(named)!r}. "
             "Use the loss `label_smoothing`, or leave it out."
         )
-    kind: Problem = "single_label_classification"
+    kind: ProblemType = "single_label_classification"
     if isinstance(part, losses.ClassLoss):
         part = dataclasses.replace(part, ignore_index=_IGNORED)
     elif isinstance(part, losses.MSE):  # the Trainer counts values, and a loss of ours gives one per row

@@ -95,7 +95,7 @@ def reweigh_sft(
     beside = None
     if signal_column is not None or reference is not None:
         beside = BatchSignal(host, signal_column, reference)
-    weights = _Weights(weigher, level, beside)
+    weights = _TokenWeights(weigher, level, beside)
     if chunked:
         _replace_head(host, weights)
     else:
@@ -104,7 +104,7 @@ def reweigh_sft(
     return trainer
 
 
-class _Weights:
+class _TokenWeights:
     """What an objective makes of the tokens of a batch; what it takes beside their losses is found out here."""
 
     def __init__(self, weigher: Reweighted, level: Literal["token", "sequence"], beside: BatchSignal | None) -> None:
@@ -156,7 +156,7 @@ class _Weights:
 class _Hook:
     """Multiplies the log-probabilities a model returns by their weights, in training."""
 
-    def __init__(self, weights: _Weights) -> None:
+    def __init__(self, weights: _TokenWeights) -> None:
         self.weights = weights
 
     def __call__(self, module: nn.Module, inputs: Any, keywords: dict[str, Any], output: Any) -> Any:
@@ -177,7 +177,7 @@ class _Hook:
         return output
 
 
-def _replace_head(host: Any, weights: _Weights) -> None:
+def _replace_head(host: Any, weights: _TokenWeights) -> None:
     """Let a model's own forward, called for its fused head in training, use the chunked loss instead."""
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
     from trl.trainer.utils import FusedCausalLMOutput

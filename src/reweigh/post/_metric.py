@@ -7,16 +7,16 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-__all__ = ["METRICS", "Metric", "best", "metric_of", "negative_cost", "score"]
+__all__ = ["METRICS", "PostMetric", "best", "metric_of", "negative_cost", "score"]
 
 Floats = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-Metric = Literal["accuracy", "balanced_accuracy", "worst_class", "f1", "matthews"]
-METRICS: tuple[Metric, ...] = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
+PostMetric = Literal["accuracy", "balanced_accuracy", "worst_class", "f1", "matthews"]
+METRICS: tuple[PostMetric, ...] = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
 
 
-def score(metric: Metric, hits: Floats, predicted: Floats, actual: Floats, *, positive: int = 1) -> Floats:
+def score(metric: PostMetric, hits: Floats, predicted: Floats, actual: Floats, *, positive: int = 1) -> Floats:
     """The metric of several classifiers at once.
 
     Parameters
@@ -57,13 +57,13 @@ def negative_cost(
     return -(false_positive * false_alarms + false_negative * misses) / actual.sum()
 
 
-def metric_of(metric: Metric, outputs: Floats, targets: Floats) -> float:
+def metric_of(metric: PostMetric, outputs: Floats, targets: Floats) -> float:
     """The metric of one classifier from its outputs."""
     classes, predicted = outputs.shape[1], outputs.argmax(axis=1)
     counts = [np.bincount(rows, minlength=classes) for rows in (targets[predicted == targets], predicted, targets)]
     return float(score(metric, *counts))
 
 
-def best(candidates: Iterable[T], outputs_of: Callable[[T], Floats], targets: Floats, metric: Metric) -> T:
+def best(candidates: Iterable[T], outputs_of: Callable[[T], Floats], targets: Floats, metric: PostMetric) -> T:
     """The candidate whose outputs have the largest metric, the first of equals."""
     return max(candidates, key=lambda candidate: metric_of(metric, outputs_of(candidate), targets))

@@ -11,7 +11,7 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh.method import Context
 from reweigh.post._base import Affine, Correction, Floats, Post, log_shares
-from reweigh.post._metric import METRICS, Metric, best
+from reweigh.post._metric import METRICS, PostMetric, best
 
 __all__ = ["Prior"]
 
@@ -62,7 +62,7 @@ class Prior(Post):
 
     t: float | None = 1.0
     class_weights: tuple[float, ...] | None = None
-    metric: Metric = "balanced_accuracy"
+    metric: PostMetric = "balanced_accuracy"
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"t": (0.5, 1.0, 1.5, 2.0)}
     needs: ClassVar[tuple[str, ...]] = ("class_counts",)

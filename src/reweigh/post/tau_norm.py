@@ -10,7 +10,7 @@ from reweigh import _validate as validate
 from reweigh._array import to_numpy
 from reweigh.method import Context
 from reweigh.post._base import Affine, Correction, Floats, Post
-from reweigh.post._metric import METRICS, Metric, best
+from reweigh.post._metric import METRICS, PostMetric, best
 
 __all__ = ["TauNorm"]
 
@@ -55,7 +55,7 @@ class TauNorm(Post):
     """
 
     tau: float | None = None
-    metric: Metric = "balanced_accuracy"
+    metric: PostMetric = "balanced_accuracy"
 
     def __post_init__(self) -> None:
         if self.tau is not None:

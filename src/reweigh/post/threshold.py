@@ -10,7 +10,7 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh.method import Context
 from reweigh.post._base import Affine, Correction, Floats, Post
-from reweigh.post._metric import METRICS, Metric, negative_cost, score
+from reweigh.post._metric import METRICS, PostMetric, negative_cost, score
 
 __all__ = ["Threshold"]
 
@@ -58,7 +58,7 @@ class Threshold(Post):
     the one nearest to no change is taken. scikit-learn's `TunedThresholdClassifierCV` tries 100 cuts of two classes.
     """
 
-    metric: Metric | Literal["cost"] = "balanced_accuracy"
+    metric: PostMetric | Literal["cost"] = "balanced_accuracy"
     positive: int = 1
     false_positive: float = 1.0
     false_negative: float = 1.0

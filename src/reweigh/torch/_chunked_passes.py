@@ -17,7 +17,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ChunkedTask:
     """What is asked for: the objective over units of `length` tokens, `rows` of logits at a time."""
 
     objective: Objective
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
     low_weight: Tensor | None
 
 
-class Tokens(NamedTuple):
+class ChunkedTokens(NamedTuple):
     """What is known of each token beforehand: targets are valid everywhere, and `mask` tells which of them count.
 
     `amounts` is how much each counts, `segments` the sequence it belongs to where rows hold several.
@@ -58,9 +58,9 @@ class Tokens(NamedTuple):
     segments: Tensor | None
     signal: Tensor | None
 
-    def of(self, span: slice) -> Tokens:
+    def of(self, span: slice) -> ChunkedTokens:
         """Those of a span."""
-        return Tokens(*(None if part is None else part[span] for part in self))  # pyright: ignore[reportArgumentType]
+        return ChunkedTokens(*(None if part is None else part[span] for part in self))  # pyright: ignore[reportArgumentType]
 
 
 class Chunked(NamedTuple):
@@ -76,13 +76,13 @@ class Chunked(NamedTuple):
     correct: Tensor
 
 
-def run(layer: Layer, tokens: Tokens, task: Task) -> Chunked:
+def run(layer: Layer, tokens: ChunkedTokens, task: ChunkedTask) -> Chunked:
     """The loss as a node of the autograd graph."""
     apply: Callable[..., Any] = _ChunkedCrossEntropy.apply
     return Chunked(*apply(*layer, *tokens, task))
 
 
-class _Units(NamedTuple):
+class _ChunkedUnits(NamedTuple):
     """The mean loss of each unit, how much it counts, and its signal."""
 
     seen: Tensor
@@ -90,11 +90,11 @@ class _Units(NamedTuple):
     signal: Tensor | None
 
 
-def _units(task: Task, tokens: Tokens, losses: Tensor, signal: Tensor | None) -> _Units:
+def _units(task: ChunkedTask, tokens: ChunkedTokens, losses: Tensor, signal: Tensor | None) -> _ChunkedUnits:
     real = tokens.mask.to(losses.dtype)
     amounts = real if tokens.amounts is None else tokens.amounts * real
     if tokens.segments is None and task.length == 1:
-        return _Units(losses, amounts, signal)
+        return _ChunkedUnits(losses, amounts, signal)
 
     def gather(values: Tensor) -> Tensor:
         if tokens.segments is not None:
@@ -104,10 +104,12 @@ def _units(task: Task, tokens: Tokens, losses: Tensor, signal: Tensor | None) ->
     sizes = gather(real).clamp(min=1)
     if signal is not None and signal.shape == losses.shape:
         signal = gather(signal * real) / sizes
-    return _Units(gather(losses) / sizes, gather(amounts), signal)
+    return _ChunkedUnits(gather(losses) / sizes, gather(amounts), signal)
 
 
-def _weigh(task: Task, tokens: Tokens, losses: Tensor, entropies: Tensor, classes: int) -> tuple[_Units, Weighed]:
+def _weigh(
+    task: ChunkedTask, tokens: ChunkedTokens, losses: Tensor, entropies: Tensor, classes: int
+) -> tuple[_ChunkedUnits, Weighed]:
     """The units and what the objective makes of them."""
     signal = tokens.signal
     if task.weighs_entropy:
@@ -117,7 +119,7 @@ def _weigh(task: Task, tokens: Tokens, losses: Tensor, entropies: Tensor, classe
     return units, task.objective.weigh(units.seen, (), measure=units.shares, **more)
 
 
-def _coefficients(task: Task, tokens: Tokens, weighed: Weighed) -> Tensor:
+def _coefficients(task: ChunkedTask, tokens: ChunkedTokens, weighed: Weighed) -> Tensor:
     """What multiplies the loss of each token, zero where it is ignored."""
     weights = weighed.weights
     if tokens.segments is not None:
@@ -194,7 +196,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
         """The reduced loss and what is known of each token; gradients too where they can already be known."""
-        layer, tokens, task = Layer(*given[:5]), Tokens(*given[5:10]), given[10]
+        layer, tokens, task = Layer(*given[:5]), ChunkedTokens(*given[5:10]), given[10]
         wanted: tuple[bool, ...] = ctx.needs_input_grad[:5]
         # The gradient by a hidden state is that token's alone, so it can be weighed once all losses are known.
         ctx.by_row = any(wanted) and not any(wanted[part] for part in (1, 2, 4))
@@ -245,12 +247,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if gradients is None:
             gradients = _Gradients(Layer(*parts[:5]), ctx.wanted)
             with torch.autocast(gradient.device.type, enabled=False):
-                _add_all(gradients, Tokens(*parts[5:]), task, normalisers, coefficients)
+                _add_all(gradients, ChunkedTokens(*parts[5:]), task, normalisers, coefficients)
         return *gradients.scaled(gradient / denominator), *(None,) * 6
 
 
 def _losses(
-    layer: Layer, tokens: Tokens, task: Task, gradients: _Gradients | None, *, weigh: bool
+    layer: Layer, tokens: ChunkedTokens, task: ChunkedTask, gradients: _Gradients | None, *, weigh: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of each row the loss, the log-normaliser, the entropy and whether it is right.
 
@@ -300,7 +302,9 @@ def _losses(
     return losses, normalisers, entropies, correct
 
 
-def _add_all(gradients: _Gradients, tokens: Tokens, task: Task, normalisers: Tensor, coefficients: Tensor) -> None:
+def _add_all(
+    gradients: _Gradients, tokens: ChunkedTokens, task: ChunkedTask, normalisers: Tensor, coefficients: Tensor
+) -> None:
     """The gradients of all rows from logits made once more, their normalisers known."""
     layer = gradients.layer
     buffer = _buffer(layer, task.rows)
@@ -321,7 +325,7 @@ def _buffer(layer: Layer, rows: int) -> Tensor | None:
     return layer.hidden.new_empty(min(rows, layer.hidden.shape[0]), layer.weight.shape[0])
 
 
-def _logits(layer: Layer, task: Task, span: slice, buffer: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _logits(layer: Layer, task: ChunkedTask, span: slice, buffer: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The logits of a span in float32 at least, in memory that may be written to, and the slope of the soft cap."""
     hidden, columns = layer.hidden[span], layer.weight.t()
     room = None if buffer is None else buffer[: hidden.shape[0]]

@@ -11,11 +11,11 @@ from reweigh import _validate as validate
 from reweigh.objectives._base import Objective, required
 from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.rgd import RGD
-from reweigh.torch._chunked_passes import Chunked, Layer, Reduction, Task, Tokens, run
+from reweigh.torch._chunked_passes import Chunked, ChunkedTask, ChunkedTokens, Layer, Reduction, run
 
 __all__ = ["chunked_cross_entropy"]
 
-Level = Literal["token", "sequence"]
+TokenLevel = Literal["token", "sequence"]
 
 #: Bytes of logits to hold at once: enough rows for a matrix product to run at full speed, and far below a batch's.
 _BYTES = 128 * 2**20
@@ -35,7 +35,7 @@ def chunked_cross_entropy(
     scale: float = 1.0,
     softcap: float | None = None,
     ignore_index: int = -100,
-    level: Level = "token",
+    level: TokenLevel = "token",
     segments: Tensor | None = None,
     sample_weight: Tensor | None = None,
     signal: Tensor | None = None,
@@ -58,7 +58,7 @@ def chunked_cross_entropy(
     scale: float = 1.0,
     softcap: float | None = None,
     ignore_index: int = -100,
-    level: Level = "token",
+    level: TokenLevel = "token",
     segments: Tensor | None = None,
     sample_weight: Tensor | None = None,
     signal: Tensor | None = None,
@@ -80,7 +80,7 @@ def chunked_cross_entropy(
     scale: float = 1.0,
     softcap: float | None = None,
     ignore_index: int = -100,
-    level: Level = "token",
+    level: TokenLevel = "token",
     segments: Tensor | None = None,
     sample_weight: Tensor | None = None,
     signal: Tensor | None = None,
@@ -197,7 +197,7 @@ def chunked_tokens(
     scale: float = 1.0,
     softcap: float | None = None,
     ignore_index: int = -100,
-    level: Level = "token",
+    level: TokenLevel = "token",
     segments: Tensor | None = None,
     sample_weight: Tensor | None = None,
     signal: Tensor | None = None,
@@ -224,7 +224,7 @@ def chunked_tokens(
         given = required(objective, "signal", signal).detach()
         by_row = level == "sequence" and segments is None and given.shape == targets.shape[:1]
         signal = given if by_row else _of_tokens("signal", given, targets, level, rows=False)
-    task = Task(
+    task = ChunkedTask(
         objective=objective,
         length=targets.shape[1] if level == "sequence" and segments is None else 1,
         rows=_rows_at_once(chunk, flat.shape[0], weight.shape[0]),
@@ -247,7 +247,7 @@ def chunked_tokens(
     )
     mask = flat != ignore_index
     wide = torch.promote_types(layer.hidden.dtype, torch.float32)
-    tokens = Tokens(
+    tokens = ChunkedTokens(
         targets=torch.where(mask, flat, 0),
         mask=mask,
         amounts=None if sample_weight is None else sample_weight.to(wide),

@@ -25,7 +25,7 @@ def question(columns=("mlp",), methods=METHODS, **settings):
         question="q",
         columns=tuple(Column(name=c, settings={}, methods=methods) for c in columns),
         methods=methods,
-        rows=recipe.corrections(methods, metrics.CLASSIFICATION[0], metrics.Judging()),
+        rows=recipe.corrections(methods, metrics.CLASSIFICATION[0], metrics.ScoringRules()),
         metric="test/accuracy",
         metric_name="accuracy",
         select="val/accuracy",

@@ -16,7 +16,7 @@ from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column
 from reweigh.bench.report.verdict import verdict
 from reweigh.bench.train import scores as metrics
-from reweigh.bench.train.scores import Judging
+from reweigh.bench.train.scores import ScoringRules
 
 N = 60
 
@@ -53,7 +53,7 @@ def scored(problem, root, metric, ours, theirs, index=None, **judging):
     keep_splits(root / "splits", problem, ours)
     shared = sorted(set(ours) & set(theirs))
     values = {s: tuple(o[s].score(f"test/{metric}", index) for o in (ours, theirs)) for s in shared}
-    judged = Judging(**judging) if judging else problem.judging
+    judged = ScoringRules(**judging) if judging else problem.judging
     return RowScores(table, root / "splits", judged).difference(f"test/{metric}", ours, theirs, values, index=index)
 
 
@@ -130,7 +130,7 @@ def test_pseudo_values_are_those_of_leaving_each_row_out(metric, classes):
     draw = np.random.default_rng(classes)
     targets = draw.integers(0, classes, 50)
     logits = (draw.normal(size=(50, classes)) + np.eye(classes)[targets]).round(1)  # with ties
-    judging = Judging(positive=0)
+    judging = ScoringRules(positive=0)
 
     def of(index):
         return metrics.classification(logits[index], targets[index], classes, judging=judging)[metric]

@@ -56,7 +56,7 @@ def made_up(monkeypatch):
     monkeypatch.setattr(recipes, "load", lambda name: known)
 
 
-class Here:
+class InProcess:
     """Does runs in this process; may be interrupted before one of them, or in the middle of it."""
 
     def __init__(self, root, interrupt=None):
@@ -74,7 +74,7 @@ class Here:
 
 
 def tuned(root, asked=ASKED, **options):
-    return tuning_optuna.tune(asked, root, Here(root), **options)
+    return tuning_optuna.tune(asked, root, InProcess(root), **options)
 
 
 def by_label(specs):
@@ -178,7 +178,7 @@ def test_hopeless_trials_are_stopped_and_count(tmp_path):
 def test_an_interrupted_search_goes_on_as_if_nothing_had_happened(tmp_path, after):
     whole, _ = tuned(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        tuning_optuna.tune(ASKED, tmp_path / "broken", Here(tmp_path / "broken", interrupt=after))
+        tuning_optuna.tune(ASKED, tmp_path / "broken", InProcess(tmp_path / "broken", interrupt=after))
     resumed, _ = tuned(tmp_path / "broken")
     assert resumed == whole
     for spec in whole:
@@ -192,7 +192,7 @@ def test_an_interrupted_search_goes_on_as_if_nothing_had_happened(tmp_path, afte
 def test_killed_in_the_middle_of_a_choice(tmp_path):
     whole, _ = tuned(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        tuning_optuna.tune(ASKED, tmp_path / "broken", Here(tmp_path / "broken", interrupt=4))
+        tuning_optuna.tune(ASKED, tmp_path / "broken", InProcess(tmp_path / "broken", interrupt=4))
     row = tuning_optuna.rows(ASKED)[1]
     storage = str((tmp_path / "broken" / "made_up" / "optuna.journal").resolve())
     study = tuning_optuna._study(row.name, storage, smallest=False)
@@ -264,7 +264,7 @@ def test_a_stopped_run_is_done_to_its_end_where_a_fixed_plan_asks_for_it(tmp_pat
         writer.prune()
     (run.directory / "trial.json").write_text(json.dumps({}))
     options = experiment.Options(runs_dir=tmp_path)
-    experiment._tune(ASKED, options, Here(tmp_path))
+    experiment._tune(ASKED, options, InProcess(tmp_path))
     assert run.done
     assert not run.pruned
     assert len(run.records()) == EPOCHS

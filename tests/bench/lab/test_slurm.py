@@ -41,8 +41,8 @@ def test_jobs_give_the_bits_of_processes(tmp_path):
     failures = []
     for name, workers in (("here", Workers(1)), ("there", SlurmWorkers(2, tmp_path / "there", cluster="local"))):
         with contextlib.ExitStack() as stack:
-            crew = stack.enter_context(workers)
-            failures += execute(specs(), tmp_path / name, workers=crew, display=Silent(), title="")
+            executor = stack.enter_context(workers)
+            failures += execute(specs(), tmp_path / name, workers=executor, display=Silent(), title="")
     assert [failure.reason for failure in failures] == []
     assert results(tmp_path / "here") == results(tmp_path / "there")
     assert (tmp_path / "there" / "slurm").is_dir()

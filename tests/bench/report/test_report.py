@@ -718,7 +718,7 @@ def test_ticks_are_inside_few_and_evenly_spaced(low: float, width: float, count:
 
 @given(st.floats(0.001, 10), st.floats(1.5, 1e5))
 def test_logarithmic_ticks_are_inside(low: float, factor: float):
-    scale = svg.Scale(low, low * factor, 0, 100, log=True)
+    scale = svg.AxisScale(low, low * factor, 0, 100, log=True)
     assert all(-1e-6 <= scale(t) <= 100 + 1e-6 for t in scale.ticks())
     assert scale.ticks()
 

@@ -183,7 +183,7 @@ def test_scores_of_two_classes_against_scikit_learn(positive):
     labels = (draw.random(120) < 0.2).astype(int)
     logits = np.round(4 * draw.normal(size=(120, 2))) / 4  # with ties, which quarters keep exact
     logits[np.arange(120), labels] += 0.75
-    judging = metrics.Judging(positive=positive, costs=(1.0, 20.0))
+    judging = metrics.ScoringRules(positive=positive, costs=(1.0, 20.0))
     found = metrics.classification(logits, labels, 2, judging=judging)
     ranked, hits = logits[:, positive] - logits[:, 1 - positive], labels == positive
     predicted = logits.argmax(1)
@@ -210,7 +210,7 @@ def test_scores_of_many_classes_against_scikit_learn():
 def test_classes_that_cannot_be_judged_do_not_count():
     logits = np.array([[2.0, 0, 0], [2, 0, 0], [0, 2, 0], [2, 0, 0], [2, 0, 0]])
     found = metrics.classification(
-        logits, np.array([0, 0, 1, 1, 2]), 3, judging=metrics.Judging(counted=(True, True, False))
+        logits, np.array([0, 0, 1, 1, 2]), 3, judging=metrics.ScoringRules(counted=(True, True, False))
     )
     assert found["balanced_accuracy"] == 0.75
     assert found["worst_class"] == 0.5

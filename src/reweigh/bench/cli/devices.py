@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Literal
 
 from rich.console import Console
 
 from reweigh.bench.errors import UserError, of_user
 from reweigh.bench.lab import recipe as recipes
-
-Precision = Literal["float32", "bfloat16", "float16"]
+from reweigh.bench.train.precision import Precision
 
 
 def chosen(device: str, precision: Precision | None, console: Console) -> str:

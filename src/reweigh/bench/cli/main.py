@@ -19,10 +19,10 @@ from tyro.extras import SubcommandApp
 
 from reweigh.bench.cli import devices, stops
 from reweigh.bench.cli.console import SafeConsole
-from reweigh.bench.cli.devices import Precision
 from reweigh.bench.cli.wrong_calls import check_folder, check_methods, message_for_user, write_details
 from reweigh.bench.errors import MissingFileError, UserError
 from reweigh.bench.lab.budget import seconds
+from reweigh.bench.train.precision import Precision
 
 app = SubcommandApp()
 #: The exit code of a bug, as in sysexits.h.

@@ -21,7 +21,7 @@ import torch
 
 from reweigh.bench import catalogue
 from reweigh.bench.catalogue.images import image_folder
-from reweigh.bench.catalogue.weights import Weights
+from reweigh.bench.catalogue.weights import PretrainedWeights
 from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.tables import Schema, TableEncoder, TableError, quoted
 from reweigh.bench.train import frozen
@@ -40,7 +40,7 @@ MOST_TEXTS = 10_000
 #: Length of a typical row after centring and scaling: that of 64 standardised columns, so that the usual rates suit.
 _LENGTH = 8.0
 
-Progress = Callable[[float], None]
+EncodingProgress = Callable[[float], None]
 
 
 def available(encoder: str) -> bool:
@@ -48,13 +48,13 @@ def available(encoder: str) -> bool:
     if encoder == TEXTS and importlib.util.find_spec("transformers") is None:
         return False
     try:
-        catalogue.load(encoder, Weights)
+        catalogue.load(encoder, PretrainedWeights)
     except UserError:
         return False
     return True
 
 
-def of_photos(files: Sequence[Path], fingerprint: str = "", progress: Progress = lambda share: None) -> Array:
+def of_photos(files: Sequence[Path], fingerprint: str = "", progress: EncodingProgress = lambda share: None) -> Array:
     """The features of image files, `(files, 1280)`; with the fingerprint of their content, from the cache or into it.
 
     Files are read a batch at a time: a folder need not fit into memory.
@@ -71,7 +71,7 @@ def of_photos(files: Sequence[Path], fingerprint: str = "", progress: Progress =
     return frozen.kept(key, compute) if fingerprint else compute()
 
 
-def of_texts(texts: Sequence[str], progress: Progress = lambda share: None) -> Array:
+def of_texts(texts: Sequence[str], progress: EncodingProgress = lambda share: None) -> Array:
     """The embeddings of texts, `(texts, 384)`, of length one, from the cache if the same texts were embedded before."""
     digest = hashlib.sha256()
     for text in texts:
@@ -80,12 +80,12 @@ def of_texts(texts: Sequence[str], progress: Progress = lambda share: None) -> A
 
 
 @torch.no_grad()
-def _embeddings(texts: Sequence[str], progress: Progress) -> Array:
+def _embeddings(texts: Sequence[str], progress: EncodingProgress) -> Array:
     """The mean over a text's tokens of the last hidden states, as the network was tuned to be read."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
-    folder = str(catalogue.load(TEXTS, Weights).folder)
+    folder = str(catalogue.load(TEXTS, PretrainedWeights).folder)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -190,7 +190,7 @@ class Frozen:
             )
 
 
-def text_columns(frame: pl.DataFrame, names: Sequence[str], progress: Progress = lambda share: None) -> Array:
+def text_columns(frame: pl.DataFrame, names: Sequence[str], progress: EncodingProgress = lambda share: None) -> Array:
     """The embeddings of columns of text side by side; a missing text is an empty one."""
     parts: list[Array] = []
     for k, name in enumerate(names):

@@ -19,7 +19,7 @@ from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.runs import Run, read_run
 from reweigh.bench.lab.table import Table, with_tuples
 from reweigh.bench.train import scores as metrics
-from reweigh.bench.train.scores import Judging
+from reweigh.bench.train.scores import ScoringRules
 
 #: The name under which runs are kept.
 NAME = "compare"
@@ -61,16 +61,18 @@ def results_at(root: Path) -> Results:
     runs = [run for run in begun if run is not None]
     table, facts = Table.from_dict(stored["table"]), stored["facts"]
     gathered, found = _answered(root, table, runs, facts)
-    return page.with_answer(gathered, found, tested=row_scores(root, table, Judging(**with_tuples(facts["judging"]))))
+    return page.with_answer(
+        gathered, found, tested=row_scores(root, table, ScoringRules(**with_tuples(facts["judging"])))
+    )
 
 
-def row_scores(root: Path, table: Table, judging: Judging) -> RowScores:
+def row_scores(root: Path, table: Table, judging: ScoringRules) -> RowScores:
     """The scores of single rows of the comparison in a folder."""
     return RowScores(table, root / _SPLITS, judging)
 
 
 def _answered(root: Path, table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
-    scores = row_scores(root, table, Judging(**with_tuples(facts["judging"])))
+    scores = row_scores(root, table, ScoringRules(**with_tuples(facts["judging"])))
     gathered = results.of_runs(NAME, table, runs, scores.difference)
     return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))

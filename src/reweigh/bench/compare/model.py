@@ -44,8 +44,8 @@ from reweigh.bench.spreadsheet import harmless_table
 from reweigh.bench.tables import Profile, TableEncoder, TableError
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.correction import fitted, logits_per_output
-from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import Driver
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task, predict

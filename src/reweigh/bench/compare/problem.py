@@ -30,7 +30,7 @@ from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
 from reweigh.bench.train import frozen
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
-from reweigh.bench.train.scores import Judging
+from reweigh.bench.train.scores import ScoringRules
 from reweigh.bench.train.task import Task
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +120,7 @@ class Problem:
     test_share: float
     groups: tuple[str, ...] = ()
     imbalance: float = 1.0
-    judging: Judging = field(default_factory=Judging)
+    judging: ScoringRules = field(default_factory=ScoringRules)
     test_rows: Array | None = field(default=None, repr=False)
     positions: Array | None = field(default=None, repr=False)
     frame: pl.DataFrame | None = field(default=None, repr=False)
@@ -306,7 +306,7 @@ def _judged(problem: Problem, cost: str, positive_class: str) -> Problem:
     if costs is not None:
         name = tables.quoted(problem.classes[positive])
         notes.append(f"A false {name} costs {costs[0]:g}, a missed one {costs[1]:g} (`--cost`).")
-    judging = Judging(counted=None if counted.all() else tuple(counted.tolist()), positive=positive, costs=costs)
+    judging = ScoringRules(counted=None if counted.all() else tuple(counted.tolist()), positive=positive, costs=costs)
     return dataclasses.replace(problem, judging=judging, notes=(*problem.notes, *notes))
 
 

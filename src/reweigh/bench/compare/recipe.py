@@ -28,10 +28,10 @@ from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.recipes.kinds.supervised import SupervisedSettings
 from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.correction import corrected, logits_per_output
-from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs import boosting as boosters
-from reweigh.bench.train.scores import Judging, Metric
+from reweigh.bench.train.scores import Metric, ScoringRules
 from reweigh.bench.train.task import Task
 from reweigh.method import Method, method
 from reweigh.post import Threshold
@@ -146,7 +146,7 @@ def fits(row: Method, model: str, problem: Problem) -> bool:
     return model not in boosters.LIBRARIES or boosters.takes(row, cast(Any, problem.kind))
 
 
-def corrections(rows: Sequence[str], metric: Metric, judging: Judging) -> dict[str, Row]:
+def corrections(rows: Sequence[str], metric: Metric, judging: ScoringRules) -> dict[str, Row]:
     """What the rows stand for that correct the outputs of another: nothing is trained for them.
 
     A threshold is chosen by the metric or cost that is judged by, unless no cut changes that one.
@@ -165,7 +165,7 @@ def corrections(rows: Sequence[str], metric: Metric, judging: Judging) -> dict[s
     return corrected
 
 
-def _cut_by(metric: Metric, judging: Judging) -> Threshold:
+def _cut_by(metric: Metric, judging: ScoringRules) -> Threshold:
     """The cut that is best for a metric; for balanced accuracy where the metric is one of the ranking."""
     if metric.key == "cost" and judging.costs is not None:
         false_positive, false_negative = judging.costs

@@ -18,7 +18,7 @@ from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.table import Column
 from reweigh.bench.tables import TableError, duplicates_across, quoted
-from reweigh.bench.train.device import Precision
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.method import method
 

@@ -24,7 +24,7 @@ from reweigh.bench.lab.results import Outcome
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Table
 from reweigh.bench.train import scores as metrics
-from reweigh.bench.train.scores import Judging
+from reweigh.bench.train.scores import ScoringRules
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +82,7 @@ class RowScores:
 
     table: Table
     folder: Path
-    judging: Judging
+    judging: ScoringRules
 
     def difference(
         self,

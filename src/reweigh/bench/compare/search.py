@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from reweigh.bench.compare.actions import Decision, against
 from reweigh.bench.compare.problem import FOLDS
 from reweigh.bench.compare.row_scores import stops_below
 from reweigh.bench.lab import plan
-from reweigh.bench.lab.executors.local import Display, OutOfTimeError, Workers, execute
+from reweigh.bench.lab.executors.local import Display, Ended, OutOfTimeError, Workers, execute
 from reweigh.bench.lab.plan import Question, Trial
 from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.runs import Run, Spec
@@ -44,7 +43,6 @@ _LOOKS = (2, 4)
 #: What is worse than the best with a smaller p-value than this is dropped.
 _HOPELESS = 0.01
 
-Ended = Literal["decided", "finished", "time", "interrupted"]
 Key = tuple[str, str]
 
 

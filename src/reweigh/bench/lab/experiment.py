@@ -12,7 +12,7 @@ from typing import Any, Literal
 from reweigh.bench.errors import UserError, of_user
 from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
-from reweigh.bench.lab.executors.local import Crew, Display, Failure, Workers, execute
+from reweigh.bench.lab.executors.local import Display, Executor, Failure, Workers, execute
 from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.lab.table import Column, Table
@@ -135,7 +135,7 @@ def _tune(
     return tuning, do("tuning", tuning) if tuning else []
 
 
-def _workers(options: Options) -> AbstractContextManager[Crew]:
+def _workers(options: Options) -> AbstractContextManager[Executor]:
     if options.launched:
         from reweigh.bench.lab.executors.torchrun import Launched
 

@@ -98,7 +98,7 @@ class Figure:
     caption: str
 
 
-class Compare(Protocol):
+class DifferenceRule(Protocol):
     """Makes the difference of two rows from more than their numbers by seed."""
 
     def __call__(
@@ -139,7 +139,7 @@ class Results:
     details: Sequence[str] = ()
     #: Markup of the first screen below the headline, where a page leads with its answer; scale controls then come last.
     opening: str = ""
-    compare: Compare | None = None
+    compare: DifferenceRule | None = None
 
     def apart(
         self,
@@ -185,7 +185,7 @@ def collect(root: Path, *, recipe: str | None = None, preset: str | None = None)
     return collected
 
 
-def of_runs(recipe: str, table: Table, runs: Sequence[Run], compare: Compare | None = None) -> Results:
+def of_runs(recipe: str, table: Table, runs: Sequence[Run], compare: DifferenceRule | None = None) -> Results:
     """The results of exactly these runs; `compare` makes their differences, if given."""
     return _results(recipe, table, runs, compare)
 
@@ -255,7 +255,7 @@ def _read_runs(root: Path, recipe: str, identities: Iterable[str]) -> tuple[list
     return [run for run in runs.values() if run is not None], lost
 
 
-def _results(recipe: str, table: Table, runs: Sequence[Run], compare: Compare | None = None) -> Results:
+def _results(recipe: str, table: Table, runs: Sequence[Run], compare: DifferenceRule | None = None) -> Results:
     damaged = {run.spec.id: reason for run in runs if (reason := run.damage() or _unusable(table, run)) is not None}
     done = [run for run in runs if run.done and run.spec.id not in damaged and run.summary()["records"]]
     current = _current(done, table.draws)
@@ -317,7 +317,7 @@ def _seeds_then_age(runs: Sequence[Run]) -> tuple[int, float]:
     return len(runs), max(float(run.summary().get("finished", 0.0)) for run in runs)
 
 
-def _column(table: Table, column: Column, runs: Sequence[Run], compare: Compare | None) -> ColumnResults:
+def _column(table: Table, column: Column, runs: Sequence[Run], compare: DifferenceRule | None) -> ColumnResults:
     by_label: dict[str, dict[int, Outcome]] = {}
     tuning: list[Outcome] = []
     for run in runs:
@@ -355,7 +355,9 @@ def _outcome(table: Table, run: Run) -> Outcome:
     )
 
 
-def _differences(table: Table, rows: Mapping[str, RowResults], compare: Compare | None) -> dict[str, stats.Difference]:
+def _differences(
+    table: Table, rows: Mapping[str, RowResults], compare: DifferenceRule | None
+) -> dict[str, stats.Difference]:
     """Every row against the baseline, on the seeds both have."""
     baseline = rows.get(plan.BASELINE)
     if baseline is None:
@@ -375,7 +377,7 @@ def _differences(table: Table, rows: Mapping[str, RowResults], compare: Compare 
 
 def _apart(
     table: Table,
-    compare: Compare | None,
+    compare: DifferenceRule | None,
     key: str,
     ours: Mapping[int, Outcome],
     theirs: Mapping[int, Outcome],

@@ -19,10 +19,10 @@ import numpy as np
 from reweigh import _validate as validate
 from reweigh.bench.files import write_atomically
 
-__all__ = ["Kind", "PrecisionRecall", "Ranking", "Suspect", "precision_recall", "suspects", "write_csv"]
+__all__ = ["SuspectKind", "PrecisionRecall", "Ranking", "Suspect", "precision_recall", "suspects", "write_csv"]
 
 Array = np.ndarray[Any, Any]
-Kind = Literal["suspected label error", "hard", "ordinary", "never seen"]
+SuspectKind = Literal["suspected label error", "hard", "ordinary", "never seen"]
 
 #: The share of a class whose losses count as its hardest.
 HARDEST = 0.05
@@ -49,7 +49,7 @@ class Suspect:
 
     index: int
     label: Any
-    kind: Kind
+    kind: SuspectKind
     score: float
     loss: float
     class_median: float
@@ -88,7 +88,7 @@ class Ranking(Sequence[Suspect]):
             return [self._row(int(i)) for i in self.order[index]]
         return self._row(int(self.order[index]))
 
-    def of_kind(self, kind: Kind) -> Array:
+    def of_kind(self, kind: SuspectKind) -> Array:
         """The ranked indices of one kind, in their order."""
         return self.order[self.kind[self.order] == kind]
 

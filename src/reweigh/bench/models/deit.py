@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench.models._head import Head, image_shape, make_head
-from reweigh.bench.models.blocks.block import Block
+from reweigh.bench.models.blocks.block import TransformerBlock
 
 __all__ = ["build"]
 
@@ -73,7 +73,7 @@ class _DeiT(nn.Module):
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, patches + 1, width))
         shares = [drop * k / max(depth - 1, 1) for k in range(depth)]
-        self.blocks = nn.Sequential(*(Block(width, heads, drop=_StochasticDepth(share)) for share in shares))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, drop=_StochasticDepth(share)) for share in shares))
         self.norm = nn.LayerNorm(width)
         self.head = make_head(head, width, classes)
         for parameter in (self.token, self.positions):

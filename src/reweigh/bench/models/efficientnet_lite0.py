@@ -62,7 +62,7 @@ class EfficientNetLite0(nn.Module):
         for blocks, kernel, stride, expansion, outputs in _STAGES:
             stage: list[nn.Module] = []
             for k in range(blocks):
-                stage.append(_Block(inputs, outputs, kernel, stride if k == 0 else 1, expansion))
+                stage.append(_InvertedResidual(inputs, outputs, kernel, stride if k == 0 else 1, expansion))
                 inputs = outputs
             parts.append(nn.Sequential(*stage))
         parts.append(nn.Sequential(*_convolution(inputs, _FEATURES, 1), nn.ReLU6()))
@@ -74,7 +74,7 @@ class EfficientNetLite0(nn.Module):
         return self.head(self.embed(x))
 
 
-class _Block(nn.Module):
+class _InvertedResidual(nn.Module):
     """Widen, convolve each channel, narrow; and add the input where shapes allow."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:

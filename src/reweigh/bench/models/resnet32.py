@@ -42,7 +42,7 @@ class _ResNet(nn.Module):
         before = _WIDTHS[0]
         for width in _WIDTHS:
             for _ in range(_BLOCKS):
-                blocks.append(_Block(before, width))
+                blocks.append(_BasicBlock(before, width))
                 before = width
         self.blocks = nn.Sequential(*blocks)
         self.head = make_head(head, _WIDTHS[-1], classes)
@@ -55,7 +55,7 @@ class _ResNet(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
-class _Block(nn.Module):
+class _BasicBlock(nn.Module):
     """Two convolutions beside a shortcut; the first one halves the image where the width grows."""
 
     def __init__(self, before: int, width: int) -> None:

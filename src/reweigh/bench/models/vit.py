@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench.models._head import Head, image_shape, make_head
-from reweigh.bench.models.blocks.block import Block
+from reweigh.bench.models.blocks.block import TransformerBlock
 
 __all__ = ["build"]
 
@@ -71,7 +71,7 @@ class _ViT(nn.Module):
         super().__init__()
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)
         self.register_buffer("positions", _sine_cosine(grid, width), persistent=False)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = make_head(head, width, classes)
         for module in self.modules():

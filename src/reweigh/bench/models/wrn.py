@@ -60,7 +60,7 @@ class _WideResNet(nn.Module):
             after = 16 * width * 2**group
             for block in range(blocks):
                 stride = 2 if group > 0 and block == 0 else 1
-                layers.append(_Block(before, after, stride, dropout))
+                layers.append(_WideBlock(before, after, stride, dropout))
                 before = after
         self.blocks = nn.Sequential(*layers)
         self.norm = nn.BatchNorm2d(before)
@@ -76,7 +76,7 @@ class _WideResNet(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
-class _Block(nn.Module):
+class _WideBlock(nn.Module):
     def __init__(self, before: int, after: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(before)

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab import plan
-from reweigh.bench.lab.executors.children import Children, Here
-from reweigh.bench.lab.executors.local import Crew, Display, Failure, OutOfTimeError, execute
+from reweigh.bench.lab.executors.children import Children, InProcess
+from reweigh.bench.lab.executors.local import Display, Ended, Executor, Failure, OutOfTimeError, execute
 from reweigh.bench.lab.intervals import alpha_of_look
 from reweigh.bench.lab.plan import Question
 from reweigh.bench.lab.runs import Run, Spec
@@ -31,11 +31,9 @@ _LESS_IS_BETTER = ("loss", "error", "perplexity", "nll", "rmse", "mse", "mae", "
 #: Seeds after which a decision is looked for, as a share of all; the last look is at all of them.
 _FIRST_LOOK = 0.5
 
-Ended = Literal["finished", "decided", "time", "interrupted"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Inquiry:
+class TrainingRequest:
     """What is asked about a training, with everything checked; `budget` is in seconds."""
 
     source: str
@@ -98,14 +96,14 @@ class Inquiry:
         return Question(recipe=NAME, table=table, settings=dataclasses.asdict(settings))
 
 
-def compare(inquiry: Inquiry, display: Display) -> Comparison:
+def compare(request: TrainingRequest, display: Display) -> Comparison:
     """Do all runs that the budget allows, and return the result; finished runs are not repeated."""
-    question = inquiry.question()
-    asking = _Asking(inquiry, question, display)
+    question = request.question()
+    asking = _Stages(request, question, display)
     ended: Ended = "finished"
     try:
-        with _crew(inquiry) as crew:
-            ended = asking.go(crew)
+        with _crew(request) as executor:
+            ended = asking.go(executor)
     except OutOfTimeError:
         ended = "time"
     except KeyboardInterrupt:
@@ -124,33 +122,33 @@ def less_is_better(metric: str) -> bool:
     return any(word in metric.lower().replace("\\", "/").rpartition("/")[2] for word in _LESS_IS_BETTER)
 
 
-class _Asking:
-    def __init__(self, inquiry: Inquiry, question: Question, display: Display) -> None:
-        self.inquiry, self.question, self.display = inquiry, question, display
-        self.deadline = time.monotonic() + inquiry.budget
+class _Stages:
+    def __init__(self, request: TrainingRequest, question: Question, display: Display) -> None:
+        self.request, self.question, self.display = request, question, display
+        self.deadline = time.monotonic() + request.budget
         self.failures: list[Failure] = []
         self.tuning: list[Spec] = []
         self.final: list[Spec] = []
         #: Seeds after which a decision is looked for.
-        self.looks = sorted({max(2, round(inquiry.seeds * _FIRST_LOOK)), inquiry.seeds})
+        self.looks = sorted({max(2, round(request.seeds * _FIRST_LOOK)), request.seeds})
 
-    def go(self, crew: Crew) -> Ended:
+    def go(self, executor: Executor) -> Ended:
         """Stage by stage; returns how it ended."""
-        self._probe(crew)
-        if self.inquiry.tune > 1:
+        self._probe(executor)
+        if self.request.tune > 1:
             self.tuning = plan.tuning(self.question)
-            self._execute(crew, self.tuning, f"tuning over {self.inquiry.tune} learning rates")
-        chosen = plan.choose(self.question, self.tuning, self.inquiry.root)
+            self._execute(executor, self.tuning, f"tuning over {self.request.tune} learning rates")
+        chosen = plan.choose(self.question, self.tuning, self.request.root)
         everything = plan.comparison(self.question, chosen)
         for i, seeds in enumerate(self.looks):
             specs = [spec for spec in everything if spec.seed < seeds]
             self.final = specs  # what is done of them counts, also when time runs out in the middle
-            self._execute(crew, specs, f"comparison, {seeds} seeds")
+            self._execute(executor, specs, f"comparison, {seeds} seeds")
             controls = [spec for spec in plan.scale_controls(self.question, specs) if self._has_weights(spec)]
             self.final = specs + controls
-            self._execute(crew, controls, f"scale control, {seeds} seeds")
+            self._execute(executor, controls, f"scale control, {seeds} seeds")
             self._refuse_equal_rows()
-            if seeds < self.inquiry.seeds and self._decided(alpha_of_look(i, len(self.looks))):
+            if seeds < self.request.seeds and self._decided(alpha_of_look(i, len(self.looks))):
                 return "decided"
         return "finished"
 
@@ -159,17 +157,17 @@ class _Asking:
         # Unless it decided, the look that is taken when time runs out is the last one: none before it spent anything.
         alpha = alpha_of_look(0 if ended == "decided" else len(self.looks) - 1, len(self.looks))
         specs = (*self.tuning, *self.final)
-        results = folder.write(self.inquiry.root, self.question.table, specs, alpha)
-        runs = [Run(spec, self.inquiry.root) for spec in specs]
+        results = folder.write(self.request.root, self.question.table, specs, alpha)
+        runs = [Run(spec, self.request.root) for spec in specs]
         return Comparison(
             results=results,
-            root=self.inquiry.root,
+            root=self.request.root,
             ended=ended,
             failures=tuple(self.failures),
             findings=_findings(runs, self.question.table.primary),
         )
 
-    def _probe(self, crew: Crew) -> None:
+    def _probe(self, executor: Executor) -> None:
         """Three short looks before hours are spent: does the training use its seed and its method?"""
         specs = [
             spec
@@ -178,8 +176,8 @@ class _Asking:
         ]
         failures = execute(
             specs,
-            self.inquiry.root,
-            workers=crew,
+            self.request.root,
+            workers=executor,
             display=self.display,
             title="is the training fit to be compared?",
             deadline=self.deadline,
@@ -192,7 +190,7 @@ class _Asking:
         first, second = (self._scores(spec) for spec in specs if spec.label == plan.BASELINE)
         if first and first == second:
             raise TrainingError(
-                f"seeds 0 and 1 give the same scores, {first[-1][self.inquiry.metric]!r} in {self.inquiry.metric}: the "
+                f"seeds 0 and 1 give the same scores, {first[-1][self.request.metric]!r} in {self.request.metric}: the "
                 "training ignores `run.seed`. Seed the data order and the initial parameters with it, as in "
                 "torch.manual_seed(run.seed)."
             )
@@ -218,40 +216,40 @@ class _Asking:
     def _decided(self, alpha: float) -> bool:
         """Whether the primary comparison is decided by a look that may spend `alpha`."""
         table = self.question.table
-        results = folder.at_look(table, [Run(spec, self.inquiry.root) for spec in self.final], alpha)
+        results = folder.at_look(table, [Run(spec, self.request.root) for spec in self.final], alpha)
         difference = results.columns[0].differences.get(table.primary) if results.columns else None
         return difference is not None and difference.conclusion(smallest=table.smallest) in ("better", "worse")
 
-    def _execute(self, crew: Crew, specs: Sequence[Spec], title: str) -> None:
+    def _execute(self, executor: Executor, specs: Sequence[Spec], title: str) -> None:
         if not specs:
             return
         failed = {failure.spec.id for failure in self.failures}
         wanted = [spec for spec in specs if spec.id not in failed]
         self.failures += execute(
-            wanted, self.inquiry.root, workers=crew, display=self.display, title=title, deadline=self.deadline
+            wanted, self.request.root, workers=executor, display=self.display, title=title, deadline=self.deadline
         )
 
     def _has_weights(self, spec: Spec) -> bool:
-        source = self.inquiry.root / NAME / str(spec.scale_from)
+        source = self.request.root / NAME / str(spec.scale_from)
         return (source / "arrays" / "mean_weight.npy").exists()
 
     def _scores(self, spec: Spec) -> list[dict[str, Any]]:
         """All scores of a run that is done; those under `run/` are about the weights."""
-        run = Run(spec, self.inquiry.root)
+        run = Run(spec, self.request.root)
         records = run.records() if run.done else []
         return [{key: value for key, value in record.items() if not key.startswith("run/")} for record in records]
 
 
-def _crew(inquiry: Inquiry) -> AbstractContextManager[Crew]:
-    if inquiry.executor == "slurm":
+def _crew(request: TrainingRequest) -> AbstractContextManager[Executor]:
+    if request.executor == "slurm":
         from reweigh.bench.lab.executors.slurm import SlurmWorkers
 
-        return SlurmWorkers(inquiry.jobs, inquiry.root, options=inquiry.slurm)
-    if inquiry.executor == "ray":
+        return SlurmWorkers(request.jobs, request.root, options=request.slurm)
+    if request.executor == "ray":
         from reweigh.bench.lab.executors.ray import RayWorkers
 
-        return RayWorkers(inquiry.jobs)
-    return Children(inquiry.jobs) if inquiry.jobs else Here()
+        return RayWorkers(request.jobs)
+    return Children(request.jobs) if request.jobs else InProcess()
 
 
 def _rows(methods: Sequence[str]) -> tuple[str, ...]:

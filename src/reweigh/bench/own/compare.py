@@ -13,7 +13,7 @@ from reweigh.bench.errors import UserError
 from reweigh.bench.lab.budget import seconds
 from reweigh.bench.lab.display import RunDisplay
 from reweigh.bench.own import ask, data, estimator, script, source
-from reweigh.bench.own.ask import Inquiry
+from reweigh.bench.own.ask import TrainingRequest
 from reweigh.bench.own.result import Comparison
 
 
@@ -131,7 +131,7 @@ def compare(
     origin, fingerprint = _source(subject, root)
     if source.command_of(origin) is not None and tune > 1:
         _check_places(str(subject))
-    inquiry = Inquiry(
+    request = TrainingRequest(
         source=origin,
         fingerprint=fingerprint,
         methods=tuple(methods) or ("rgd",),
@@ -152,7 +152,7 @@ def compare(
     )
     console = Console(quiet=quiet)
     with RunDisplay(console, metric) as display:
-        return ask.compare(inquiry, display)
+        return ask.compare(request, display)
 
 
 def _source(subject: Any, root: Path) -> tuple[str, str]:

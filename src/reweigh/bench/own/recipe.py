@@ -48,7 +48,7 @@ class Settings:
 
 def train(settings: Settings, method: Method, seed: int, writer: Writer, scale: Any) -> Iterator[Record]:
     """One training: every set of scores becomes a record."""
-    checkpoints = _Checkpoints(writer)
+    checkpoints = _UserCheckpoints(writer)
     command = source.command_of(settings.source)
     if command is not None:
         mean_weights = yield from _checked(
@@ -80,7 +80,7 @@ def _scores(function: source.TrainFunction, training: Training) -> Iterator[Mapp
         yield {**scores, **own}
 
 
-def _checked(settings: Settings, checkpoints: _Checkpoints, scores: Any) -> Any:
+def _checked(settings: Settings, checkpoints: _UserCheckpoints, scores: Any) -> Any:
     """Records of scores, numbered; the last value of the iterator is handed on."""
     while True:
         try:
@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
 
 
-class _Checkpoints:
+class _UserCheckpoints:
     """Checkpoints of a training, with the number of records that belong to each."""
 
     def __init__(self, writer: Writer) -> None:

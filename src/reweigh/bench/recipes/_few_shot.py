@@ -14,7 +14,7 @@ from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws.few_shot import ClassSplit, class_split, draw_tasks, sha256_of_tasks
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train.programs.episodes import Episodes, Floats, Part, Tasks
-from reweigh.bench.train.records import Keeper, Record
+from reweigh.bench.train.records import ArrayWriter, Record
 
 #: Tasks that are looked at together.
 _AT_ONCE = 16
@@ -106,7 +106,7 @@ class ImageTasks(Tasks):
             "test_tasks_sha256": sha256_of_tasks(self.pools["test"]),
         }
 
-    def keep(self, keeper: Keeper, scores: Floats, outputs: Tensor) -> None:
+    def keep(self, keeper: ArrayWriter, scores: Floats, outputs: Tensor) -> None:
         """The scores, the split, the pool, and pictures of the tasks that went worst."""
         super().keep(keeper, scores, outputs)
         for part, classes in self.split._asdict().items():

@@ -24,7 +24,7 @@ from reweigh.bench.train import scores
 from reweigh.bench.train.task import Task
 
 Array = np.ndarray[Any, Any]
-Parts = tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]
+PartArrays = tuple[dict[str, Array], tuple[str, ...], tuple[str, ...]]
 
 #: What is tested on is the same for every seed.
 _FIXED = Seeds(0)
@@ -125,12 +125,12 @@ def _score(arrays: dict[str, Array], classes: int, n_groups: int, part: str, out
 
 
 @functools.lru_cache(maxsize=32)
-def _dealt(draw: GroupedDraw, seeds: Seeds) -> Parts:
+def _dealt(draw: GroupedDraw, seeds: Seeds) -> PartArrays:
     """The parts of one seed; kept, since a process trains many rows of the table on the same seeds."""
     return _images(draw, seeds) if draw.data in catalogue.names("images") else _table(draw, seeds)
 
 
-def _images(draw: GroupedDraw, seeds: Seeds) -> Parts:
+def _images(draw: GroupedDraw, seeds: Seeds) -> PartArrays:
     """Small or large digits in two colours; in the test part every digit has both."""
     dataset, rng = supervised.load(draw.data), seeds.numpy("data")
     label = (dataset.y_train >= 5).astype(np.int64)
@@ -153,7 +153,7 @@ def _images(draw: GroupedDraw, seeds: Seeds) -> Parts:
     return arrays, ("0 to 4", "5 to 9"), tuple(f"{k}, {c}" for k in ("0 to 4", "5 to 9") for c in ("red", "green"))
 
 
-def _table(draw: GroupedDraw, seeds: Seeds) -> Parts:
+def _table(draw: GroupedDraw, seeds: Seeds) -> PartArrays:
     """A table as the encoder of all rows that may be drawn makes it: seeds that train together share its columns."""
     frame, schema, groups, names, pool, held = _read(draw.data)
     labels = schema.labels(frame).cast(pl.Int64).to_numpy()

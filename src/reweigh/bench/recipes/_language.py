@@ -14,11 +14,9 @@ from torch import Tensor
 from reweigh import _validate as validate
 from reweigh.bench.catalogue import texts as text
 from reweigh.bench.lab.recipe import LATER
-from reweigh.bench.train.device import Precision
-from reweigh.bench.train.programs.tokens import Level
-from reweigh.bench.train.tokens import Tokens, tokens
-
-Ids = np.ndarray[Any, Any]
+from reweigh.bench.train.precision import Precision
+from reweigh.bench.train.programs.tokens import TokenLevel
+from reweigh.bench.train.tokens import Ids, Tokens, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ class Language:
     weight_decay: float = 0.1
     clip: float = field(default=0.0, metadata=LATER)
     tied: bool = False
-    level: Level = "token"
+    level: TokenLevel = "token"
     held: int = 32
     precision: Precision = field(default="float32", metadata=LATER)
     compiled: bool = field(default=False, metadata=LATER)

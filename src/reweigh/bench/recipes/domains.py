@@ -53,9 +53,9 @@ from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.recipes import _domains
 from reweigh.bench.recipes._figures import domains_paper
 from reweigh.bench.recipes.algorithms import domains as algorithms
-from reweigh.bench.recipes.algorithms.domains import Algorithm, Setup, one_of, power_of_ten, power_of_two
-from reweigh.bench.train.device import Precision
+from reweigh.bench.recipes.algorithms.domains import DomainAlgorithm, Setup, one_of, power_of_ten, power_of_two
 from reweigh.bench.train.driver import fit
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs.domains import DomainLearner, DomainProblem, LeaveOneOut, Schedule, Selection
 from reweigh.bench.train.records import Record, Writer
 from reweigh.method import Method
@@ -309,7 +309,7 @@ def _keep_samples(writer: Writer, data: Domains, count: int = 10) -> None:
     writer.array("samples", np.stack([one[:least] for one in pictures]))
 
 
-def hyperparameters(settings: Settings) -> tuple[Settings, Algorithm]:
+def hyperparameters(settings: Settings) -> tuple[Settings, DomainAlgorithm]:
     """Settings and algorithm with what the random draw changes; draw 0 changes nothing."""
     own = {"weight": settings.weight} if settings.weight >= 0 else {}
     algorithm = algorithms.build(settings.algorithm, **own)
@@ -329,7 +329,7 @@ def hyperparameters(settings: Settings) -> tuple[Settings, Algorithm]:
     return _with_batch_of(algorithm, dataclasses.replace(settings, **changes)), dataclasses.replace(drawn, **own)
 
 
-def _with_batch_of(algorithm: Algorithm, settings: Settings) -> Settings:
+def _with_batch_of(algorithm: DomainAlgorithm, settings: Settings) -> Settings:
     """The settings with the batch that an algorithm asks for, if it does."""
     size = algorithm.batch_size
     return settings if size is None else dataclasses.replace(settings, batch_size=size)

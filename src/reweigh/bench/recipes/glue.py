@@ -45,7 +45,7 @@ from reweigh.bench.lab.recipe import LATER
 from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.train import device as devices
 from reweigh.bench.train import scores
-from reweigh.bench.train.device import Precision
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.tally import EpochTally, clip_levels
 from reweigh.bench.train.text_encoder import RANDOM, EncodedTexts, TextEncoder, collate, cut

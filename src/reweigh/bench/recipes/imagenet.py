@@ -47,9 +47,9 @@ from reweigh.bench.catalogue import streams
 from reweigh.bench.draws import sampled_split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Endpoint, Table
-from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.input.pipeline import ImageTransform, Pipeline
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs.images import Extras, ImageTraining
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan

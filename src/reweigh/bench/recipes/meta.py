@@ -41,8 +41,8 @@ from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.recipes._few_shot import ImageTasks, Shape
 from reweigh.bench.recipes.algorithms import meta as algorithms
 from reweigh.bench.recipes.kinds import supervised
-from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs.episodes import MetaLearning
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan
@@ -266,7 +266,7 @@ def train(
     return fit(program, writer, scale=scale)
 
 
-def _algorithm(settings: Settings) -> algorithms.Algorithm:
+def _algorithm(settings: Settings) -> algorithms.MetaAlgorithm:
     """The algorithm with those of the settings that it has."""
     kind = type(algorithms.build(settings.algorithm))
     own = {field.name for field in dataclasses.fields(kind)}

@@ -175,7 +175,7 @@ def table(preset: str) -> Table:
     )
 
 
-class Domains:
+class TextDomains:
     """Both domains as token sequences; each seed draws which training documents are its own and which the reference's.
 
     Parameters
@@ -214,7 +214,7 @@ def _some(examples: Examples, rows: int) -> Examples:
     return Examples(examples.ids[chosen], examples.targets[chosen])
 
 
-def domains(settings: Settings) -> Domains:
+def domains(settings: Settings) -> TextDomains:
     """The two domains that the settings name, once per process."""
     if settings.checkpoint:
         return _from_files(settings.checkpoint, settings.text, settings.target, settings.documents, settings.length)
@@ -222,7 +222,7 @@ def domains(settings: Settings) -> Domains:
 
 
 @functools.lru_cache(maxsize=2)
-def _from_corpora(old: str, new: str, documents: int, vocabulary: int, length: int) -> Domains:
+def _from_corpora(old: str, new: str, documents: int, vocabulary: int, length: int) -> TextDomains:
     """Two corpora as tokens that were learnt from the first, in windows."""
     known, corpus = load_text(old, vocabulary), texts.corpus(new)
     if documents:
@@ -235,7 +235,7 @@ def _from_corpora(old: str, new: str, documents: int, vocabulary: int, length: i
         rows = held_out(stream, length, len(stream))
         return Examples(rows[:, :-1], rows[:, 1:])
 
-    return Domains(_parts(known), _parts(own), windows, known.vocabulary)
+    return TextDomains(_parts(known), _parts(own), windows, known.vocabulary)
 
 
 def _parts(data: Tokens) -> dict[str, Sequence[Any]]:
@@ -243,7 +243,7 @@ def _parts(data: Tokens) -> dict[str, Sequence[Any]]:
 
 
 @functools.lru_cache(maxsize=2)
-def _from_files(checkpoint: str, old: str, new: str, documents: int, length: int) -> Domains:
+def _from_files(checkpoint: str, old: str, new: str, documents: int, length: int) -> TextDomains:
     """The rows of two JSONL files as tokens of a checkpoint."""
     from transformers import AutoTokenizer
 
@@ -261,7 +261,7 @@ def _from_files(checkpoint: str, old: str, new: str, documents: int, length: int
             "test": [row for i, row in enumerate(rows) if i % 10 == 7],
         }
 
-    return Domains(rows_of(old), rows_of(new), functools.partial(padded, length=length), len(tokenizer))
+    return TextDomains(rows_of(old), rows_of(new), functools.partial(padded, length=length), len(tokenizer))
 
 
 def _folder(checkpoint: str) -> str:
@@ -303,7 +303,7 @@ class Pretrained(nn.Module):
         return self._last_layer(self.whole)._asdict()
 
 
-class Small(gpt.Decoder):
+class SmallDecoder(gpt.Decoder):
     """The decoder of the recipe `gpt`."""
 
     def layer(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class Small(gpt.Decoder):
         return {"weight": self.head}
 
 
-Model = Pretrained | Small
+SftModel = Pretrained | SmallDecoder
 
 
 def train(
@@ -329,12 +329,12 @@ def train(
     return fit(program, writer, scale=scale)
 
 
-def base(settings: Settings, seeds: Seeds, data: Domains) -> Model:
+def base(settings: Settings, seeds: Seeds, data: TextDomains) -> SftModel:
     """The model that is fine-tuned: a checkpoint, or a decoder trained on the old domain and kept in the cache."""
     with seeds.ambient("init"):
         if settings.checkpoint:
             return Pretrained(settings)
-        model = Small(_pretraining(settings), data.vocabulary)
+        model = SmallDecoder(_pretraining(settings), data.vocabulary)
     pretraining = _pretraining(settings)
 
     def learn() -> None:
@@ -353,7 +353,7 @@ def _pretraining(settings: Settings) -> gpt.Settings:
     return gpt.Settings(**changed)
 
 
-def _reference(settings: Settings, seeds: Seeds, data: Domains, examples: Examples) -> Model:
+def _reference(settings: Settings, seeds: Seeds, data: TextDomains, examples: Examples) -> SftModel:
     """The base model, fine-tuned plainly on documents that no row trains on."""
     model = base(settings, seeds, data)
     plain = dataclasses.replace(settings, lr=settings.reference_lr, level="token")
@@ -414,10 +414,10 @@ class FineTuning(TokenTraining):
         settings: Settings,
         method: Method,
         seeds: Seeds,
-        model: Model,
+        model: SftModel,
         training: Examples,
         held: Mapping[str, Examples],
-        reference: Model | None,
+        reference: SftModel | None,
     ) -> None:
         self.model, self.training, self.held = model, training, held
         self.token_loss = TokenLoss(method, settings.level, ignores=bool(settings.checkpoint))
@@ -469,7 +469,7 @@ class FineTuning(TokenTraining):
         return total / count
 
     @torch.no_grad()
-    def _losses(self, model: Model, ids: Tensor, targets: Tensor) -> Tensor:
+    def _losses(self, model: SftModel, ids: Tensor, targets: Tensor) -> Tensor:
         """The plain loss of each target; zero where it does not count."""
         layer = model.layer()
         return chunked_tokens(model(ids), targets=targets, objective=Mean(), reduction="none", **layer).losses

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from reweigh.bench.lab.results import Figure, Results
 
 Floats = np.ndarray[Any, Any]
-Algorithm = Literal["met_s", "met", "met_r", "rf_g", "mlp", "rf", "gbdt", "vime", "dacl", "subtab", "tabnet"]
-ALGORITHMS: tuple[Algorithm, ...] = (
+AlgorithmName = Literal["met_s", "met", "met_r", "rf_g", "mlp", "rf", "gbdt", "vime", "dacl", "subtab", "tabnet"]
+ALGORITHMS: tuple[AlgorithmName, ...] = (
     "met_s", "met", "met_r", "rf_g", "mlp", "rf", "gbdt", "vime", "dacl", "subtab", "tabnet",
 )  # fmt: skip
 ARMS = ("both", "pretrain", "head")
@@ -97,7 +97,7 @@ class Settings(SupervisedSettings):
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     schedule: Literal["constant", "cosine", "steps"] = "constant"
     lr: float = 1e-3
-    algorithm: Algorithm = "met_s"
+    algorithm: AlgorithmName = "met_s"
     arm: Literal["both", "pretrain", "head"] = "both"
     test_rows: int = 0
     side: int = 0
@@ -142,7 +142,7 @@ PRESETS = {
 }  # fmt: skip
 
 #: Rows, by label: the algorithm, the method, and the arm where it is not both.
-_ROWS: dict[str, tuple[Algorithm, str, str]] = {
+_ROWS: dict[str, tuple[AlgorithmName, str, str]] = {
     "rgd, pre-training only": ("met_s", "rgd", "pretrain"),
     "rgd, head only": ("met_s", "rgd", "head"),
     "revkl, pre-training only": ("met_s", "rgd:divergence=revkl", "pretrain"),
@@ -202,7 +202,7 @@ COVTYPE_METHODS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet:
+class PaperColumn:
     """A column: its data, what the paper's figures are for, and those figures in the order of `PAPER_ROWS`."""
 
     name: str
@@ -223,38 +223,38 @@ _CRITEO: tuple[float | None, ...] = (
     79.82, 77.57, 78.77, 80.32, 79.17, 74.28, 75.32, 76.57, 80.91, None, 86.17, 86.92, 86.98, 79.85, 80.1,
 )  # fmt: skip
 DATA = (
-    DataSet(
+    PaperColumn(
         name="Fashion-MNIST", data="fashion_mnist", binary=False, stand_in=f"28 x 28 pixels, {_ALL}",
         paper=(87.62, 88.43, 88.71, 89.84, 88.84, 80.36, 81.40, 87.59, 88.18, 91.68, 90.94, 91.12, 91.54, 88.52, 89.03),
     ),
-    DataSet(
+    PaperColumn(
         name="CIFAR-10", data="cifar10", binary=False, stand_in=f"32 x 32 x 3 pixels, {_ALL}",
         paper=(16.50, 42.73, 45.7, 29.32, 28.94, 34.00, 39.70, 39.34, 33.75, 47.82, 48.00, 49.17, 49.54, 20.31, 21.32),
     ),
-    DataSet(
+    PaperColumn(
         name="MNIST", data="mnist", binary=False, stand_in=f"28 x 28 pixels, {_ALL}",
         paper=(96.95, 97.62, 100, 97.65, 97.44, 95.77, 91.40, 98.31, 96.63, 99.19, 99.01, 99.28, 99.69, 97.86, 97.57),
     ),
-    DataSet(
+    PaperColumn(
         name="CovType", data="covtype", binary=False, stand_in=_ALL,
         paper=(65.47, 71.37, 72.96, 71.57, 69.68, 62.80, 64.23, 42.36, 65.13, 76.71, 74.11, 79.41, 79.72, 68.81, 69.73),
     ),
-    DataSet(
+    PaperColumn(
         name="Obesity", data="obesity", binary=True, stand_in="another split of what is very probably this table",
         split="another split of what is very probably this table",
         paper=(52.3, 64.36, 64.4, 54.45, 53.2, 57.27, 61.18, 64.92, 69.40, None, 71.84, 76.23, 76.87, 54.31, 55.96),
         mlp_accuracy=(58.1, 58.83, 59.12),
     ),
-    DataSet(
+    PaperColumn(
         name="Income", data="adult", binary=True, stand_in=_ALL,
         paper=(89.39, 91.53, 92.5, 90.09, 83.54, 87.37, 89.01, 88.95, 77.30, None, 93.85, 93.90, 93.96, 91.1, 90.8),
         mlp_accuracy=(84.36, 85.5, 84.5),
     ),
-    DataSet(
+    PaperColumn(
         name="Bank Marketing", data="bank", binary=True, stand_in="Criteo", paper=_CRITEO,
         mlp_accuracy=(74.28, 75.87, 75.06),
     ),
-    DataSet(
+    PaperColumn(
         name="Thyroid", data="hypothyroid", binary=True, stand_in="a table on the thyroid that it does not name",
         split="a table on the thyroid that it does not name",
         paper=(62.3, 99.62, 99.34, 52.65, 82.03, 94.87, 86.63, 88.93, 96.98, None, 99.81, 99.82, 99.92, 62.25, 64),
@@ -262,7 +262,7 @@ DATA = (
     ),
 )  # fmt: skip
 #: In the place of Bank Marketing with the `paper` preset: nobody may pass it on, so it is not part of the others.
-CRITEO = DataSet(
+CRITEO = PaperColumn(
     name="Criteo", data="criteo", binary=True, stand_in=None, split="rows and a split that it does not name",
     paper=_CRITEO, mlp_accuracy=(74.28, 75.87, 75.06),
 )  # fmt: skip
@@ -305,7 +305,7 @@ def _columns(preset: str) -> tuple[Column, ...]:
     return tuple(_column(data_set, preset) for data_set in (PAPER_DATA if preset == "paper" else DATA))
 
 
-def _column(data_set: DataSet, preset: str) -> Column:
+def _column(data_set: PaperColumn, preset: str) -> Column:
     paper = {label: float(value) for label, value in zip(PAPER_ROWS, data_set.paper, strict=True) if value is not None}
     stand_in = data_set.split if preset == "paper" else data_set.stand_in
     own = _OWN.get(data_set.data, {}) if preset == "cpu" else {}

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from reweigh.bench.report.markup import element
 from reweigh.bench.report.numbers import Unit, typeset
-from reweigh.bench.report.svg import Scale, linear_ticks
+from reweigh.bench.report.svg import AxisScale, linear_ticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +23,22 @@ class Pair:
     span: tuple[float, float] | None = None
 
 
-def scale_of(pairs: Iterable[Pair], unit: Unit) -> Scale:
+def scale_of(pairs: Iterable[Pair], unit: Unit) -> AxisScale:
     """A scale for all of them: whole tens of percent around the dots, or a little more than the numbers need."""
     values = [value for pair in pairs for value in (pair.before, pair.after) if math.isfinite(value)]
     if unit.sign:
         low = math.floor(10 * min(values, default=0.0) + 1e-9) / 10
-        return Scale(low, max(math.ceil(10 * max(values, default=1.0) - 1e-9) / 10, low + 0.1), 2, 98)
+        return AxisScale(low, max(math.ceil(10 * max(values, default=1.0) - 1e-9) / 10, low + 0.1), 2, 98)
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.05 * (high - low) or 0.5
-    return Scale(low - room, high + room, 2, 98)
+    return AxisScale(low - room, high + room, 2, 98)
 
 
 def dumbbells(
     pairs: Sequence[Pair],
     unit: Unit,
     *,
-    scale: Scale | None = None,
+    scale: AxisScale | None = None,
     names: tuple[str, str] = ("baseline", "primary"),
     smallest: bool = False,
 ) -> Markup:
@@ -61,7 +61,7 @@ def _written(unit: Unit, value: float) -> str:
     return typeset(unit.value(value)) if math.isfinite(value) else "–"
 
 
-def _mark(pair: Pair, unit: Unit, scale: Scale, names: tuple[str, str], smallest: bool) -> Markup:
+def _mark(pair: Pair, unit: Unit, scale: AxisScale, names: tuple[str, str], smallest: bool) -> Markup:
     known = math.isfinite(pair.before + pair.after)  # what was never tested is a line without dots
     before, after = (f"{_written(unit, value)}{unit.sign}" for value in (pair.before, pair.after))
     tip = f"{pair.name}: {names[0]} {before}, {names[1]} {after}" if known else f"{pair.name}: not tested"
@@ -78,7 +78,7 @@ def _mark(pair: Pair, unit: Unit, scale: Scale, names: tuple[str, str], smallest
     )
 
 
-def _dots(pair: Pair, scale: Scale, smallest: bool) -> list[Markup]:
+def _dots(pair: Pair, scale: AxisScale, smallest: bool) -> list[Markup]:
     def place(value: float) -> str:
         return f"{min(max(scale(value), 0.0), 100.0):.2f}%"
 
@@ -95,7 +95,7 @@ def _dots(pair: Pair, scale: Scale, smallest: bool) -> list[Markup]:
     ]
 
 
-def _axis(scale: Scale, unit: Unit) -> Markup:
+def _axis(scale: AxisScale, unit: Unit) -> Markup:
     ticks = [
         element("text", f"{unit.scale * value:g}", x=f"{scale(value):.2f}%", y=11, class_="tick", text_anchor="middle")
         for value in linear_ticks(scale.low, scale.high, 3)

@@ -20,7 +20,7 @@ _SHADES = 10
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """From numbers to pixels, linear or logarithmic."""
 
     low: float
@@ -50,12 +50,12 @@ class Frame:
     labels: float = 14
     log_x: bool = False
     log_y: bool = False
-    x: Scale = field(init=False)
-    y: Scale = field(init=False)
+    x: AxisScale = field(init=False)
+    y: AxisScale = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", Scale(*self.x_domain, 44, self.width - self.labels, self.log_x))
-        object.__setattr__(self, "y", Scale(*self.y_domain, self.height - 36, 14, self.log_y))
+        object.__setattr__(self, "x", AxisScale(*self.x_domain, 44, self.width - self.labels, self.log_x))
+        object.__setattr__(self, "y", AxisScale(*self.y_domain, self.height - 36, 14, self.log_y))
 
 
 def chart(

@@ -17,7 +17,7 @@ from reweigh.bench.report.numbers import MarkStyle, Unit, looks, stand_ins, unit
 from reweigh.bench.spreadsheet import harmless
 from reweigh.method import method
 
-Format = Literal["markdown", "latex", "csv"]
+TableFormat = Literal["markdown", "latex", "csv"]
 #: Beside a number: better or worse than the baseline after correction. Nothing means no evidence.
 MARKS: dict[Conclusion, str] = {"better": "▲", "worse": "▼", "no evidence": "", "undecided": "", "too few pairs": ""}
 _LATEX_MARKS = {"▲": r"$^{\uparrow}$", "▼": r"$^{\downarrow}$", "": ""}
@@ -87,7 +87,7 @@ def title(results: Results) -> str:
     return f"{results.table.title} · {results.variant}" if results.variant else results.table.title
 
 
-def tables(results: Sequence[Results], fmt: Format) -> str:
+def tables(results: Sequence[Results], fmt: TableFormat) -> str:
     """The tables of several experiments as text.
 
     Parameters

@@ -12,7 +12,7 @@ from reweigh.bench.report.charts import Group, Panel
 from reweigh.bench.report.numbers import Unit, shown, unit
 from reweigh.method import hyper_parameters, method
 
-Parameters = Mapping[str, object]
+Hyperparameters = Mapping[str, object]
 
 
 def tuning(results: Results) -> list[Group]:
@@ -122,7 +122,7 @@ def _moving(trials: Sequence[Outcome]) -> str | None:
     return "tau" if "tau" in names else names[0] if names else None
 
 
-def _parameters(outcome: Outcome) -> Parameters:
+def _parameters(outcome: Outcome) -> Hyperparameters:
     """The hyper-parameters of a run's method; none if its text no longer means anything."""
     try:
         parts = method(outcome.run.spec.method).parts()

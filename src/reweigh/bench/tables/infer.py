@@ -8,7 +8,7 @@ import polars as pl
 
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
 from reweigh.bench.tables.kinds import describe_column
-from reweigh.bench.tables.schema import FEATURES, TASKS, ColumnSchema, Kind, Schema, TaskKind
+from reweigh.bench.tables.schema import FEATURES, TASKS, ColumnKind, ColumnSchema, Schema, TaskKind
 from reweigh.bench.tables.target import Target
 
 #: Names of which most will share one feature.
@@ -70,7 +70,7 @@ def describe(
     aim = Target(frame.get_column(target), task, notes)
     columns: list[ColumnSchema] = []
     for cells in frame:
-        special: dict[str | None, Kind] = {time: "time", group: "group", target: "target"}
+        special: dict[str | None, ColumnKind] = {time: "time", group: "group", target: "target"}
         kind = special.get(cells.name) or ("dropped" if cells.name in drop else None)
         columns.append(describe_column(cells, kind, cells.name in categorical, notes))
     _note_columns(columns, notes)
@@ -119,7 +119,7 @@ def _check_names(
         raise TableError(f"{quoted(group)} is named by both `--group` and `--time`. Leave one of them out.")
 
 
-_DROPPED: dict[Kind, str] = {
+_DROPPED: dict[ColumnKind, str] = {
     "id": "Dropped {names}: nearly every row has its own value, like an id; `--categorical COL` keeps one.",
     "constant": "Dropped {names}: the same value in every row.",
     "empty": "Dropped {names}: missing in every row.",

@@ -8,7 +8,7 @@ import polars as pl
 
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, quoted
-from reweigh.bench.tables.schema import ColumnSchema, Kind
+from reweigh.bench.tables.schema import ColumnKind, ColumnSchema
 
 #: The share of cells that must be numbers (or dates) for the others to count as typing errors.
 MOSTLY = 0.95
@@ -22,7 +22,7 @@ _ENOUGH_TO_REPEAT = 100
 _PROSE_WORDS, _PROSE_DISTINCT = 4.0, 0.2
 
 
-def describe_column(cells: pl.Series, kind: Kind | None, categorical: bool, notes: list[str]) -> ColumnSchema:
+def describe_column(cells: pl.Series, kind: ColumnKind | None, categorical: bool, notes: list[str]) -> ColumnSchema:
     """One column of the table, of the `kind` given or else of the one inferred from its cells."""
     missing, distinct = cells.null_count(), _distinct(cells)
     pattern: str | None = None
@@ -41,7 +41,7 @@ def _distinct(cells: pl.Series) -> int:
     return cells.n_unique() - bool(cells.null_count())
 
 
-def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) -> tuple[Kind, int, str | None]:
+def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) -> tuple[ColumnKind, int, str | None]:
     """What a feature is, how many cells are missing or of another kind, and how its dates are written."""
     missing = cells.null_count()
     if missing == len(cells):
@@ -61,7 +61,7 @@ def _kind(cells: pl.Series, distinct: int, categorical: bool, notes: list[str]) 
     return _text_kind(cells, distinct, notes)
 
 
-def _number_kind(cells: pl.Series, distinct: int, notes: list[str]) -> Kind:
+def _number_kind(cells: pl.Series, distinct: int, notes: list[str]) -> ColumnKind:
     if distinct == 2 and bool(((cells == 0) | (cells == 1)).all()):
         return "boolean"
     own = cells.dtype.is_integer() and len(cells) >= _ENOUGH and distinct == len(cells)
@@ -85,7 +85,7 @@ def _counts_up(cells: pl.Series) -> bool:
     return ordered and high - low < 10 * len(cells)
 
 
-def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[Kind, int, str | None]:
+def _text_kind(cells: pl.Series, distinct: int, notes: list[str]) -> tuple[ColumnKind, int, str | None]:
     filled = len(cells) - cells.null_count()
     name = quoted(cells.name)
     as_numbers = values.numbers(cells)

@@ -21,7 +21,7 @@ from reweigh.bench.tables.errors import TableError, listed, quoted
 #: Fewer rows than this cannot be split into training, validation and test parts that mean anything.
 LEAST_ROWS = 20
 
-Format = Literal["text", "json", "parquet", "arrow", "arrow stream"]
+FileFormat = Literal["text", "json", "parquet", "arrow", "arrow stream"]
 
 #: Reads what a column holds.
 Cleaning = Callable[[pl.Series], pl.Series]
@@ -115,7 +115,7 @@ def read(
     return frame
 
 
-def _format(path: Path) -> Format:
+def _format(path: Path) -> FileFormat:
     if not path.exists():
         raise TableError(f"there is no file {path}. Check the path; it is relative to {Path.cwd()}.")
     if path.is_dir():
@@ -168,7 +168,7 @@ def _has_words(cells: pl.Series) -> bool:
     return values.is_text(cells) and (not len(filled) or values.numbers(filled).null_count() > len(filled) / 2)
 
 
-def _read_columns(path: Path, kind: Format, skip: Collection[str], clean: Cleaning) -> pl.DataFrame:
+def _read_columns(path: Path, kind: FileFormat, skip: Collection[str], clean: Cleaning) -> pl.DataFrame:
     """Parquet and Arrow, a few columns at a time: beside the table only those are ever in memory raw."""
     try:
         most = limits.most_unpacked(path.stat().st_size, times=_COLUMNAR_TIMES, least=_COLUMNAR_LEAST)

@@ -11,7 +11,7 @@ import polars as pl
 from reweigh.bench.tables import values
 
 TaskKind = Literal["binary", "multiclass", "regression"]
-Kind = Literal[
+ColumnKind = Literal[
     "number",
     "category",
     "boolean",
@@ -51,7 +51,7 @@ class ColumnSchema:
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     missing: float
     distinct: int
     pattern: str | None = None

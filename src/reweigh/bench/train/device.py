@@ -7,16 +7,16 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
 from reweigh.bench.errors import UserError
+from reweigh.bench.train.precision import Precision
 from reweigh.torch.devices import resolve
 
-Precision = Literal["float32", "bfloat16", "float16"]
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Share of a device's free memory that data may take; the rest is for models, gradients and activations.
 _SHARE = 0.4

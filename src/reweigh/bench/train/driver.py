@@ -28,7 +28,7 @@ Floats = np.ndarray[Any, Any]
 _MOST_SKIPPED = 10
 
 
-class Seen(NamedTuple):
+class StepOutput(NamedTuple):
     """What one step saw: the plain loss and the weight of each unit, and which units they were if they have numbers."""
 
     losses: Tensor
@@ -42,7 +42,7 @@ class SkippedStep(Exception):  # noqa: N818 - it is not an error
     """Raised out of a step that is not taken."""
 
 
-class Nonfinite:
+class NonfinitePolicy:
     """What to do about losses that are NaN or infinite: `"propagate"`, `"skip"` the step, or `"raise"`.
 
     Parameters
@@ -78,7 +78,7 @@ class Nonfinite:
         )
 
 
-_PROPAGATE = Nonfinite("propagate", every=1)
+_PROPAGATE = NonfinitePolicy("propagate", every=1)
 
 
 class Program(ABC):
@@ -95,7 +95,7 @@ class Program(ABC):
     module: nn.Module
     device: torch.device
     average: Averager | None = None
-    nonfinite: Nonfinite = _PROPAGATE
+    nonfinite: NonfinitePolicy = _PROPAGATE
     #: The factor on all losses that `device.unscale` takes out of the gradients.
     loss_scale: float = 1.0
     #: Training units with numbers of their own, whose newest losses are kept; 0 where units are drawn anew.
@@ -112,7 +112,7 @@ class Program(ABC):
         return
 
     @abstractmethod
-    def step(self, step: int) -> Seen | None:
+    def step(self, step: int) -> StepOutput | None:
         """Take one step, counted from zero; None if it weighed nothing."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class Program(ABC):
 
     def checkpoints(self, writer: Writer) -> Checkpoints:
         """How the training is saved and resumed."""
-        return Whole(writer)
+        return WholeCheckpoints(writer)
 
 
 class Checkpoints(ABC):
@@ -155,7 +155,7 @@ class Checkpoints(ABC):
         """Keep where the training is."""
 
 
-class Whole(Checkpoints):
+class WholeCheckpoints(Checkpoints):
     """All of the state in one file of the run, after each epoch."""
 
     def __init__(self, writer: Writer) -> None:
@@ -174,7 +174,7 @@ class Whole(Checkpoints):
         self.writer.checkpoint(driver.state())
 
 
-class Unsaved(Checkpoints):
+class NoCheckpoints(Checkpoints):
     """No checkpoint: an interrupted training starts again, because it takes no longer than saving it would."""
 
     def __init__(self, writer: Writer) -> None:

@@ -15,14 +15,14 @@ class UnusableCheckpointError(RuntimeError):
     """A checkpoint is whole but does not fit the training: another version wrote it. The run has to start again."""
 
 
-class Keeper(Protocol):
+class ArrayWriter(Protocol):
     """Where larger results go."""
 
     def array(self, name: str, values: np.ndarray[Any, Any]) -> None:
         """Keep a larger result."""
 
 
-class Writer(Keeper, Protocol):
+class Writer(ArrayWriter, Protocol):
     """What a training may do with the run it belongs to."""
 
     @property

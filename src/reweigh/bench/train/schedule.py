@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from reweigh import _validate as validate
-from reweigh.bench.train.device import Precision
+from reweigh.bench.train.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)

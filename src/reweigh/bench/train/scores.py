@@ -109,7 +109,7 @@ def accuracies(logits: Floats, targets: Floats, classes: int, counted: Floats | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
+class ScoringRules:
     """What scores of a classifier depend on beside its outputs.
 
     `counted` says which classes count for balanced accuracy and as the worst class (all that have rows without it),
@@ -128,10 +128,10 @@ def classification(
     classes: int,
     groups: Floats | None = None,
     n_groups: int = 0,
-    judging: Judging | None = None,
+    judging: ScoringRules | None = None,
 ) -> dict[str, Any]:
     """All scores of a classifier from its logits `(n, classes)`."""
-    judging = judging or Judging()
+    judging = judging or ScoringRules()
     counted = None if judging.counted is None else np.array(judging.counted)
     (scores,) = accuracies(logits[None], targets, classes, counted)
     log_probabilities = special.log_softmax(logits.astype(np.float64), axis=1)
@@ -180,7 +180,7 @@ def _of_confusion(counts: Floats, chosen: list[int]) -> dict[str, float]:
     }
 
 
-def pseudo_values(metric: str, logits: Floats, targets: Floats, judging: Judging) -> Floats:
+def pseudo_values(metric: str, logits: Floats, targets: Floats, judging: ScoringRules) -> Floats:
     r"""What each row contributes to a metric that is not a mean over rows; the mean of all is the metric.
 
     With :math:`\theta` the metric of all n rows, :math:`\theta_{-i}` that without row i and :math:`\bar\theta` the mean
@@ -338,7 +338,7 @@ def by_group(values: Floats, groups: Floats, n_groups: int = 0, *, worst: Any) -
     return {"group_score": means.tolist(), "worst_group": float(worst(means[counts > 0]))}
 
 
-class Interval(NamedTuple):
+class TaskMean(NamedTuple):
     """A mean over some tasks, and half the width of its 95 % Student-t interval."""
 
     mean: float
@@ -346,7 +346,7 @@ class Interval(NamedTuple):
     tasks: int
 
 
-def worst_share(scores: Sequence[float] | Floats, percent: float = 100.0, *, smallest: bool = False) -> Interval:
+def worst_share(scores: Sequence[float] | Floats, percent: float = 100.0, *, smallest: bool = False) -> TaskMean:
     r"""The mean score of the worst tasks, :math:`\lfloor \mathrm{percent} \cdot n / 100 \rfloor` of them.
 
     Parameters
@@ -376,9 +376,9 @@ def worst_share(scores: Sequence[float] | Floats, percent: float = 100.0, *, sma
     chosen = ordered[-count:] if smallest else ordered[:count]
     mean = float(chosen.mean())
     if count < 2:
-        return Interval(mean, float("inf"), count)
+        return TaskMean(mean, float("inf"), count)
     error = float(chosen.std(ddof=1)) / np.sqrt(count)
-    return Interval(mean, float(stats.t.ppf(0.975, count - 1)) * error, count)
+    return TaskMean(mean, float(stats.t.ppf(0.975, count - 1)) * error, count)
 
 
 def _means(totals: Floats, counts: Floats) -> Floats:

@@ -37,7 +37,7 @@ _KEPT = 2
 _SPREAD = ("program", "average")
 
 
-class Sharded(Checkpoints):
+class ShardedCheckpoints(Checkpoints):
     """Checkpoints at any step of a training on many processes, for any other number of them to resume.
 
     Parameters

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from reweigh._array import widen
 from reweigh.bench.train import scores
-from reweigh.bench.train.device import DeviceRows, Precision, autocast, current
+from reweigh.bench.train.device import DeviceRows, autocast, current
+from reweigh.bench.train.precision import Precision
 from reweigh.method import Context
 
 

@@ -13,10 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
 from reweigh.integrations._objective import ObjectiveLike
-from reweigh.integrations.boosting._losses import Focal, counted
+from reweigh.integrations.boosting._losses import FocalFactors, counted
 from reweigh.integrations.boosting._rows import (
+    BoostingTask,
     RowObjective,
-    Task,
     booster_method,
     refuse_old_name,
     row_objective,
@@ -73,7 +73,7 @@ class MultiObjective(CatBoostObjective):
         slope, bend = 1.0, 0.0  # first and second derivative by minus the logarithm of the row's probability
         if named.gamma:
             q = max(float(p.sum() - p[own]), 1e-100)
-            focal = Focal.of(loss, p[own], q, named.gamma)
+            focal = FocalFactors.of(loss, p[own], q, named.gamma)
             loss, slope, bend = focal.factor * loss, focal.slope / q, focal.bend / q**2
         w = float(self.rows.weigh(np.array([loss]))[0]) * weight
         if named.weights is not None:
@@ -83,7 +83,7 @@ class MultiObjective(CatBoostObjective):
 
 
 def catboost(
-    task: Task,
+    task: BoostingTask,
     *,
     tau: float | None = None,
     objective: ObjectiveLike = "rgd",
@@ -184,7 +184,7 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
         _need_target(X, y)
         check_classification_targets(y)
         classes = np.unique(np.asarray(y))
-        task: Task = "multiclass" if len(classes) > 2 else "binary"
+        task: BoostingTask = "multiclass" if len(classes) > 2 else "binary"
         options: dict[str, Any] = {"class_names": classes.tolist()}
         # The defaults of the built-in objectives, which CatBoost forgets for a custom one.
         if task == "multiclass":

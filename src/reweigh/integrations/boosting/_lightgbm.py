@@ -14,9 +14,9 @@ from reweigh.integrations._correction import corrected, correction_for, held_out
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._losses import binary, multiclass
 from reweigh.integrations.boosting._rows import (
+    BoostingTask,
     ClassCounts,
     RowObjective,
-    Task,
     booster_method,
     refuse_old_name,
     row_objective,
@@ -57,7 +57,7 @@ class LightGBMObjective:
 
 
 def lightgbm(
-    task: Task,
+    task: BoostingTask,
     *,
     tau: float | None = None,
     objective: ObjectiveLike = "rgd",
@@ -111,7 +111,7 @@ def lightgbm(
 
 def init_score(
     y: Any,
-    task: Task,
+    task: BoostingTask,
     sample_weight: Any = None,
     *,
     rows: int | None = None,
@@ -149,7 +149,7 @@ def init_score(
 class LightGBMMetric:
     """The plain mean loss of raw scores, as a `feval` of `lightgbm.train`."""
 
-    task: Task
+    task: BoostingTask
 
     def __call__(self, scores: Any, data: Any) -> tuple[str, float, bool]:
         """Name, value, and that less is better."""
@@ -165,7 +165,7 @@ class LightGBMMetric:
         return METRIC[self.task], float(np.average(losses, weights=weight)), False
 
 
-def lightgbm_metric(task: Task) -> LightGBMMetric:
+def lightgbm_metric(task: BoostingTask) -> LightGBMMetric:
     """The plain loss for `lightgbm.train(..., feval=...)`: evaluation and early stopping see no weights of ours.
 
     The built-in `binary_logloss` takes the raw scores of a custom objective for probabilities; do not use it.
@@ -190,7 +190,7 @@ def lightgbm_metric(task: Task) -> LightGBMMetric:
     return LightGBMMetric(task)
 
 
-def standalone(booster: Any, init: Any, task: Task) -> Any:
+def standalone(booster: Any, init: Any, task: BoostingTask) -> Any:
     """The trained booster as if its objective were built in: no initial score to add, probabilities to predict.
 
     The initial score goes into the leaves of the first tree, where LightGBM itself puts it, and the model gets the name
@@ -281,7 +281,7 @@ class RGDLGBMClassifier(host.LGBMClassifier):
         """Fit as `lightgbm.LGBMClassifier.fit` does, with its keywords."""
         check_classification_targets(y)
         classes, codes = np.unique(np.asarray(y), return_inverse=True)
-        task: Task = "multiclass" if len(classes) > 2 else "binary"
+        task: BoostingTask = "multiclass" if len(classes) > 2 else "binary"
         weight = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         if self.class_weight is not None:
             of_class = compute_sample_weight(self.class_weight, y)
@@ -349,7 +349,9 @@ class RGDLGBMRegressor(host.LGBMRegressor):
         return _native(self, super()._process_params(stage), stage)
 
 
-def _fit(model: Any, fit: Any, task: Task, data: Any, coded: Any, kwargs: dict[str, Any], objective: Any) -> Any:
+def _fit(
+    model: Any, fit: Any, task: BoostingTask, data: Any, coded: Any, kwargs: dict[str, Any], objective: Any
+) -> Any:
     """The host's own fit with our objective, its initial score and the plain metric; then a model that stands alone."""
     y, weight = coded
     variance = variance_of(y, weight) if task == "regression" else None
@@ -386,7 +388,7 @@ def _eval_sets(kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
     return list(zip(X, y, strict=True)) if isinstance(X, tuple) else [(X, y)]
 
 
-def _metrics(given: Any, task: Task) -> list[Any]:
+def _metrics(given: Any, task: BoostingTask) -> list[Any]:
     """Metrics that are right on raw scores: the plain loss is ours, ranks are the host's."""
     plain = LightGBMMetric(task).of
     if given is None:

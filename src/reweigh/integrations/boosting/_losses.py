@@ -89,7 +89,7 @@ def counted(y: Array, classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(np.asarray(y).astype(np.intp), minlength=classes).tolist())
 
 
-class Focal(NamedTuple):
+class FocalFactors(NamedTuple):
     """What a focal loss makes of a log loss, with p the probability of the row's class, and q = 1 - p.
 
     `factor` multiplies the loss; `slope` is the derivative by minus log p, times q; `bend` is the second derivative,
@@ -101,7 +101,7 @@ class Focal(NamedTuple):
     bend: Array
 
     @classmethod
-    def of(cls, losses: Array, p: Array, q: Array, gamma: float) -> Focal:
+    def of(cls, losses: Array, p: Array, q: Array, gamma: float) -> FocalFactors:
         """The factor and its two derivatives at some log losses."""
         factor = q**gamma
         bend = gamma * p * factor * (2.0 * q - losses * (1.0 - gamma * p))
@@ -135,7 +135,7 @@ def binary(margins: Array, y: Array, loss: RowLoss = PLAIN) -> RowDerivatives:
     losses = np.log1p(1 / odds)  # exact to the last digit where it is small, as the factor's derivatives need it
     q = 1 / (1 + odds)
     p = odds * q
-    focal = Focal.of(losses, p, q, loss.gamma)
+    focal = FocalFactors.of(losses, p, q, loss.gamma)
     return RowDerivatives(focal.factor * losses, focal.slope * sign, focal.bend + focal.slope * p)
 
 
@@ -172,7 +172,7 @@ def _focal(odds: Array, row: Array, codes: Array, losses: Array, gamma: float) -
     q = np.maximum(rest / (own + rest), np.finfo(odds.dtype).tiny)
     p = own / (own + rest)
     losses = np.where(p > 0.5, -np.log1p(-np.minimum(q, 0.5)), losses)
-    focal = Focal.of(losses, p, q, gamma)
+    focal = FocalFactors.of(losses, p, q, gamma)
     direction = odds / np.maximum(rest, np.finfo(odds.dtype).tiny)[:, None]  # p_k / q of the other classes
     probability = direction * q[:, None]
     direction[row, codes], probability[row, codes] = -1.0, p

@@ -27,7 +27,7 @@ from reweigh.method import Method
 from reweigh.objectives import Objective
 from reweigh.objectives.rgd import RGD
 
-Task = Literal["binary", "multiclass", "regression"]
+BoostingTask = Literal["binary", "multiclass", "regression"]
 Array = Any
 #: Training examples of each class, or that they are to be counted.
 ClassCounts = Sequence[int] | Literal["auto"]
@@ -42,7 +42,7 @@ class RowObjective:
     each call, unless `class_counts` are given.
     """
 
-    task: Task
+    task: BoostingTask
     objective: Objective
     variance: float | None = None
     loss: Any = None
@@ -121,7 +121,7 @@ def row_objective(
     class_counts: ClassCounts = "auto",
 ) -> RowObjective:
     """The objective of a booster, or an error that says why it cannot be one."""
-    validate.one_of("task", task, get_args(Task))
+    validate.one_of("task", task, get_args(BoostingTask))
     if variance is not None:
         validate.positive("variance", variance, "It is the variance of the training target.")
         if task != "regression":
@@ -159,9 +159,9 @@ def regression(predictions: Array, y: Array, variance: float) -> RowDerivatives:
     return RowDerivatives(gradient * gradient / (variance or 1.0), gradient, np.ones_like(gradient))
 
 
-def start(y: Array, task: Task, sample_weight: Array | None = None, factors: Array = 1.0) -> Array:
+def start(y: Array, task: BoostingTask, sample_weight: Array | None = None, factors: Array = 1.0) -> Array:
     """The constant margins with the smallest log loss of classes that count so many times as much as they do."""
-    validate.one_of("task", task, get_args(Task))
+    validate.one_of("task", task, get_args(BoostingTask))
     if task == "regression":
         return np.float64(np.average(np.asarray(y, np.float64), weights=sample_weight))
     if task == "binary":

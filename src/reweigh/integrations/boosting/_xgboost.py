@@ -13,9 +13,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import (
+    BoostingTask,
     ClassCounts,
     RowObjective,
-    Task,
     booster_method,
     refuse_old_name,
     row_objective,
@@ -53,7 +53,7 @@ class XGBoostObjective:
 
 
 def xgboost(
-    task: Task,
+    task: BoostingTask,
     *,
     tau: float | None = None,
     objective: ObjectiveLike = "rgd",
@@ -104,7 +104,7 @@ def xgboost(
 
 
 def xgboost_params(
-    y: Any, task: Task, sample_weight: Any = None, *, objective: XGBoostObjective | None = None
+    y: Any, task: BoostingTask, sample_weight: Any = None, *, objective: XGBoostObjective | None = None
 ) -> dict[str, Any]:
     """Parameters that must go with a custom objective: the initial score, and the built-in twin.
 
@@ -190,7 +190,7 @@ class RGDXGBClassifier(host.XGBClassifier):
                 f"`y` must hold classes from 0 to K - 1, one per row, got {classes[:4].tolist()}. Encode it with "
                 "sklearn.preprocessing.LabelEncoder, as for XGBClassifier."
             )
-        task: Task = "multiclass" if len(classes) > 2 else "binary"
+        task: BoostingTask = "multiclass" if len(classes) > 2 else "binary"
         chosen = booster_method(_objective_of(self), self.tau)
         refuse_classifier(chosen, "a booster")
         held = held_out(chosen.post, kwargs.get("eval_set"))
@@ -257,7 +257,7 @@ class RGDXGBRegressor(host.XGBRegressor):
 
 
 def _fit(
-    model: Any, fit: Any, task: Task, X: Any, y: Any, sample_weight: Any, kwargs: dict[str, Any], objective: Any
+    model: Any, fit: Any, task: BoostingTask, X: Any, y: Any, sample_weight: Any, kwargs: dict[str, Any], objective: Any
 ) -> Any:
     """The host's own fit, while the model holds our objective and its initial score."""
     _refuse(model)

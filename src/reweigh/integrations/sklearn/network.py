@@ -114,7 +114,7 @@ class _Network(BaseEstimator):
         if best is not None:
             training.model.load_state_dict(best[2])
         self._keep(training)
-        self._training: _Training | None = training
+        self._training: _NetworkTraining | None = training
         self.n_iter_ = len(losses)
         self.best_epoch_ = len(losses) if best is None else best[1]
         self.losses_ = torch.stack(losses).tolist()
@@ -139,7 +139,7 @@ class _Network(BaseEstimator):
         self.best_epoch_ = self.n_iter_
         self._keep(training)
 
-    def _start(self, inputs: int, outputs: int, criterion: Reweighted, head: str, random: Any) -> _Training:
+    def _start(self, inputs: int, outputs: int, criterion: Reweighted, head: str, random: Any) -> _NetworkTraining:
         """A fresh network and its optimiser, on the device."""
         seed = int(random.randint(np.iinfo(np.int32).max))
         order = torch.Generator().manual_seed(seed)
@@ -148,9 +148,9 @@ class _Network(BaseEstimator):
         device = resolve("cpu" if self.device is None else self.device)
         model, criterion = model.to(device), criterion.to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate_init, weight_decay=self.weight_decay)
-        return _Training(model, criterion, optimizer, order.get_state())
+        return _NetworkTraining(model, criterion, optimizer, order.get_state())
 
-    def _keep(self, training: _Training) -> None:
+    def _keep(self, training: _NetworkTraining) -> None:
         # Kept on the host: it pickles, and it loads where there is no such device. In double precision, so that a
         # row's prediction does not depend on which rows come with it.
         self.model_ = copy.deepcopy(training.model).cpu().double().eval()
@@ -542,7 +542,7 @@ def _network(
     return nn.Sequential(*layers[:-1])
 
 
-class _Training:
+class _NetworkTraining:
     """A network in training: what one more pass over rows needs. Pickled on any device, it loads on the host."""
 
     def __init__(

@@ -43,13 +43,13 @@ FOLDS = 5
 def _has(name: str) -> Any:
     """Delegate a method only where the estimator has it, fitted or not."""
 
-    def has(self: _Reweighted) -> bool:
+    def has(self: _ReweightedEstimator) -> bool:
         return hasattr(getattr(self, "estimator_", None) or self._base(), name)  # pyright: ignore[reportPrivateUsage]
 
     return available_if(has)
 
 
-class _Reweighted(MetaEstimatorMixin, BaseEstimator):
+class _ReweightedEstimator(MetaEstimatorMixin, BaseEstimator):
     """The search for the fixed point; what a loss is, the two kinds below say."""
 
     def __init__(
@@ -218,7 +218,7 @@ class _Reweighted(MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-class ReweightedClassifier(ClassifierMixin, _Reweighted):
+class ReweightedClassifier(ClassifierMixin, _ReweightedEstimator):
     r"""Any classifier that takes `sample_weight`, with re-weighting: `ReweightedClassifier(LogisticRegression())`.
 
     .. math:: \hat f = \arg\min_f \sum_i v_i\,w_i\,\ell_i(f), \qquad w_i = w(\ell_i(\hat f)), \qquad
@@ -353,7 +353,7 @@ class ReweightedClassifier(ClassifierMixin, _Reweighted):
         return self.estimator_.decision_function(X)
 
 
-class ReweightedRegressor(RegressorMixin, _Reweighted):
+class ReweightedRegressor(RegressorMixin, _ReweightedEstimator):
     r"""Any regressor that takes `sample_weight`, with re-weighting: `ReweightedRegressor(Ridge())`.
 
     .. math:: w_i = w(\ell_i), \qquad \ell_i = (y_i - \hat f(x_i))^2 / \mathrm{Var}(y)

@@ -13,9 +13,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from reweigh._array import widen
 
-__all__ = ["Average", "Averager", "State"]
+__all__ = ["Average", "Averager", "AverageState"]
 
-State = dict[str, Tensor]
+AverageState = dict[str, Tensor]
 
 
 class Average(ABC):
@@ -41,7 +41,7 @@ class Averager(ABC):
         """Take in the weights after one more step."""
 
     @abstractmethod
-    def average(self) -> State:
+    def average(self) -> AverageState:
         """The averaged weights and buffers, in the dtypes of the model, for `model.load_state_dict`."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Averager(ABC):
             put(model, own)
 
 
-def tensors_of(model: nn.Module) -> State:
+def tensors_of(model: nn.Module) -> AverageState:
     """The tensors of a model's state without their graph: parameters and persistent buffers."""
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
@@ -82,12 +82,12 @@ def buffers_of(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, _ in model.named_buffers())
 
 
-def wide(state: Mapping[str, Tensor]) -> State:
+def wide(state: Mapping[str, Tensor]) -> AverageState:
     """A copy of a state in float32 at least: in half precision a small share of a step would round to nothing."""
     return {name: widen(value).clone() if value.is_floating_point() else value.clone() for name, value in state.items()}
 
 
-def mix(mean: State, new: Mapping[str, Tensor], share: float, copied: frozenset[str] = frozenset()) -> None:
+def mix(mean: AverageState, new: Mapping[str, Tensor], share: float, copied: frozenset[str] = frozenset()) -> None:
     """Move `mean` by `share` towards `new`, in place; integers and the names in `copied` are overwritten."""
     _check_names(mean, new)
     taken = {name for name, value in mean.items() if name in copied or not value.is_floating_point()}
@@ -117,6 +117,6 @@ def _check_names(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> No
         )
 
 
-def narrow(state: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> State:
+def narrow(state: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype]) -> AverageState:
     """A copy of a state in the dtypes of the model."""
     return {name: value.to(dtypes[name], copy=True) for name, value in state.items()}

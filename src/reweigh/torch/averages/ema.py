@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from reweigh import _validate as validate
-from reweigh.torch.averages._base import Average, Averager, State, buffers_of, mix, narrow, tensors_of, wide
+from reweigh.torch.averages._base import Average, Averager, AverageState, buffers_of, mix, narrow, tensors_of, wide
 
 __all__ = ["EMA"]
 
@@ -84,7 +84,7 @@ class LiveEMA(Averager):
         mix(self._mean, tensors_of(model), 1.0 - decay, self._copied)
         self.updates += 1
 
-    def average(self) -> State:
+    def average(self) -> AverageState:
         """The averaged weights, for `model.load_state_dict`."""
         return narrow(self._mean, self._dtypes)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from reweigh import _validate as validate
-from reweigh.torch.averages._base import Average, Averager, State, mix, narrow, tensors_of, wide
+from reweigh.torch.averages._base import Average, Averager, AverageState, mix, narrow, tensors_of, wide
 
 __all__ = ["SWAD"]
 
@@ -91,7 +91,7 @@ class SWAD(Average):
 class _Span:
     """The mean over a run of consecutive steps, from `first` to `last`, and the validation loss at its end."""
 
-    mean: State
+    mean: AverageState
     first: int
     last: int
     loss: float = float("nan")
@@ -197,7 +197,7 @@ class LiveSWAD(Averager):
         else:
             self._valley.add(segment)
 
-    def average(self) -> State:
+    def average(self) -> AverageState:
         """The mean over the valley as far as it is known, for `model.load_state_dict`."""
         return narrow(self._result().mean, self._dtypes)
 

@@ -17,7 +17,7 @@ _INFINITY = float("inf")
 _DRIFT = 2.0**16
 
 
-class _Moments(NamedTuple):
+class _PowerSums(NamedTuple):
     """Number, sum and sum of squares of some values."""
 
     number: float
@@ -139,13 +139,13 @@ class ChiSquareBall:
             node = torch.unique(torch.div(node, FANOUT, rounding_mode="floor"))
             stats = _node_stats(level.index_select(0, node))
 
-    def _above(self) -> _Moments:
+    def _above(self) -> _PowerSums:
         """The moments of the values above the lump."""
         count, first, second, _ = _node_stats(self._levels[-1])[0].tolist()
         a, b = self._scale, self._shift
-        return _Moments(count, a * first + b * count, a * a * second + 2 * a * b * first + b * b * count)
+        return _PowerSums(count, a * first + b * count, a * a * second + 2 * a * b * first + b * b * count)
 
-    def _threshold(self, moments: _Moments) -> tuple[float, float]:
+    def _threshold(self, moments: _PowerSums) -> tuple[float, float]:
         """The threshold t and the slope alpha, as if all values counted in the moments were above it."""
         mean = moments.first / moments.number
         variance = max(moments.second / moments.number - mean * mean, 0.0)
@@ -160,7 +160,7 @@ class ChiSquareBall:
     def _project(self) -> None:
         moments = self._above()
         lump = self.n - moments.number
-        everything = _Moments(self.n, moments.first + lump * self._lump, moments.second + lump * self._lump**2)
+        everything = _PowerSums(self.n, moments.first + lump * self._lump, moments.second + lump * self._lump**2)
         t, alpha = self._threshold(everything)
         if lump > 0 and self._lump > t:  # the lump is the lowest value there is: if it stays above, all do
             self._lump = alpha * (self._lump - t) + self._floor

@@ -17,7 +17,7 @@ from reweigh.bench.recipes import meta, sinusoid
 from reweigh.bench.recipes._few_shot import ImageTasks
 from reweigh.bench.recipes._figures import tasks as report
 from reweigh.bench.recipes.algorithms.meta import MAML
-from reweigh.bench.train.programs.episodes import Watch
+from reweigh.bench.train.programs.episodes import TaskEvaluation
 from reweigh.method import method
 
 SMOKE = {"meta": meta.PRESETS["smoke"], "sinusoid": sinusoid.PRESETS["smoke"]}
@@ -164,7 +164,7 @@ def test_the_papers_settings_are_the_papers():
 
 
 def test_a_diverged_validation_never_counts_as_best():
-    watch = Watch(sinusoid.Waves(SMOKE["sinusoid"]), MAML(), torch.device("cpu"))
+    watch = TaskEvaluation(sinusoid.Waves(SMOKE["sinusoid"]), MAML(), torch.device("cpu"))
     assert [watch.is_best(value) for value in (float("nan"), 3.0, 3.0, 2.0, float("nan"))] == [
         False, True, False, True, False,
     ]  # fmt: skip

@@ -278,7 +278,9 @@ def test_rows_of_many_algorithms_stand_in_one_table(tmp_path: Path) -> None:
                 writer.finish({})
     (results,) = results_of(tmp_path, "tabular")
     assert set(results.columns[0].rows) == set(labels)
-    column = tabular.DataSet(name="digits", data="digits", binary=True, stand_in=None, paper=(), mlp_accuracy=(1, 2, 3))
+    column = tabular.PaperColumn(
+        name="digits", data="digits", binary=True, stand_in=None, paper=(), mlp_accuracy=(1, 2, 3)
+    )
     drawn = drawn_tables.figures(results, [column], tabular.PLAIN_OF)
     texts = {figure.title: figure.markup for figure in drawn}
     assert "+10.00 [+10.00, +10.00]" in texts["Against its own plain row"]

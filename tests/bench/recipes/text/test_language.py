@@ -18,7 +18,7 @@ import reweigh
 from reweigh.bench.catalogue.texts import Corpus
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.runs import Run, Spec
-from reweigh.bench.models.blocks.block import Block
+from reweigh.bench.models.blocks.block import TransformerBlock
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes import bert, gpt
 from reweigh.bench.recipes._figures.tokens import token_view
@@ -140,7 +140,7 @@ def test_linear_decay_by_hand():
 def test_post_norm_is_torchs_encoder_layer():
     """BERT's layer against torch's own with norm_first=False."""
     torch.manual_seed(0)
-    ours = Block(8, 2, post_norm=True).double().eval()
+    ours = TransformerBlock(8, 2, post_norm=True).double().eval()
     theirs = torch.nn.TransformerEncoderLayer(
         8, 2, dim_feedforward=32, dropout=0.0, activation="gelu", batch_first=True, norm_first=False
     ).double().eval()  # fmt: skip

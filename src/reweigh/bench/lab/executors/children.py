@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from reweigh.bench.files import write_atomically
-from reweigh.bench.lab.executors.local import Answer, work
+from reweigh.bench.lab.executors.local import PendingRuns, work
 from reweigh.bench.lab.runs import Run, Spec
 
 #: Bytes of a run's output that are kept: so many of its beginning, and as many of its end.
@@ -63,7 +63,7 @@ class Children:
         for child in list(self._all):
             child.end()
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Give a group of runs to the next free process."""
         return self._threads.submit(self._work, list(group), root)
 
@@ -199,7 +199,7 @@ class _Output:
                     self._dropped = True
 
 
-class Here:
+class InProcess:
     """The runs in this process, one after the other: for breakpoints, and where starting a process is not worth it."""
 
     jobs = 1
@@ -207,13 +207,13 @@ class Here:
     def __init__(self) -> None:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="reweigh-run")
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> InProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Do a group of runs when those before it are done."""
         return self._thread.submit(work, [spec.as_dict() for spec in group], str(root))
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -38,8 +38,10 @@ _PATIENCE = 1.0
 #: How often a group is tried whose process is killed from outside; the last time with no other beside it.
 _ATTEMPTS = 3
 
+#: How a series of runs ended: all done, decided early, out of time, or stopped by the user.
+Ended = Literal["finished", "decided", "time", "interrupted"]
 #: What a process answers: its failures as (spec, reason), or None where another process has the runs.
-Answer = concurrent.futures.Future[list[tuple[dict[str, Any], str]] | None]
+PendingRuns = concurrent.futures.Future[list[tuple[dict[str, Any], str]] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ class Workers:
                 process.terminate()
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Give a group of runs to the next free process."""
         arguments = ([spec.as_dict() for spec in group], str(root))
         try:
@@ -142,7 +144,7 @@ class Workers:
         )
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Whoever does runs: `Workers`, or a cluster."""
 
     @property
@@ -150,7 +152,7 @@ class Crew(Protocol):
         """How many groups are worked on at once."""
         ...
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Give a group of runs to the next who is free."""
         ...
 
@@ -163,7 +165,7 @@ def execute(
     specs: Sequence[Spec],
     root: Path,
     *,
-    workers: Crew,
+    workers: Executor,
     display: Display,
     title: str,
     deadline: float | None = None,
@@ -230,7 +232,7 @@ class _Deaths:
         self.alone: list[list[Spec]] = []
         self._counts: dict[str, int] = {}
 
-    def sort(self, waiting: dict[Answer, list[Spec]], finished: set[Answer], jobs: int) -> list[list[Spec]]:
+    def sort(self, waiting: dict[PendingRuns, list[Spec]], finished: set[PendingRuns], jobs: int) -> list[list[Spec]]:
         """Take groups out of `waiting` whose process died and that have attempts left; returns those to submit."""
         if not any(_killed(future) for future in finished):
             return []
@@ -248,7 +250,7 @@ class _Deaths:
         return again
 
 
-def _killed(future: Answer) -> bool:
+def _killed(future: PendingRuns) -> bool:
     return isinstance(future.exception(), BrokenProcessPool)
 
 

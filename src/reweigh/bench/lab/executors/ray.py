@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.bench.errors import MissingPackageError, UserError
-from reweigh.bench.lab.executors.local import Answer, prepare, work
+from reweigh.bench.lab.executors.local import PendingRuns, prepare, work
 from reweigh.bench.lab.runs import Spec
 
 #: How often Ray starts a task again whose process died.
@@ -67,7 +67,7 @@ class RayWorkers:
         resources = ray.cluster_resources()
         self.device, self.jobs, request = placement(device, int(resources.get("CPU", 1)), int(resources.get("GPU", 0)))
         self._task: Any = ray.remote(max_retries=_RETRIES, **request)(_work)
-        self._refs: dict[Answer, Any] = {}
+        self._refs: dict[PendingRuns, Any] = {}
 
     def __enter__(self) -> RayWorkers:
         return self
@@ -79,10 +79,10 @@ class RayWorkers:
                 ray.cancel(ref, force=True)
         ray.shutdown()
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Give a group of runs to the cluster."""
         ref = self._task.remote([spec.as_dict() for spec in group], str(root.resolve()), self.device)
-        future: Answer = ref.future()
+        future: PendingRuns = ref.future()
         self._refs[future] = ref
         future.add_done_callback(lambda done: self._refs.pop(done, None))
         return future

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.bench.errors import MissingPackageError, UserError
-from reweigh.bench.lab.executors.local import Answer, prepare, work
+from reweigh.bench.lab.executors.local import PendingRuns, prepare, work
 from reweigh.bench.lab.runs import Spec
 
 #: Seconds between two looks at the queue.
@@ -66,8 +66,8 @@ class SlurmWorkers:
         if cluster == "slurm":
             given["slurm_array_parallelism"] = self.jobs
         self._executor.update_parameters(**given)
-        self._pending: list[tuple[Answer, tuple[Any, ...]]] = []
-        self._waiting: dict[Answer, Any] = {}
+        self._pending: list[tuple[PendingRuns, tuple[Any, ...]]] = []
+        self._waiting: dict[PendingRuns, Any] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -82,10 +82,10 @@ class SlurmWorkers:
                 for job in self._waiting.values():
                     job.cancel()
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Put a group of runs into the queue, in one array with those that are submitted at the same moment."""
         arguments = ([spec.as_dict() for spec in group], str(root.resolve()), self._data_root, self._device)
-        future: Answer = concurrent.futures.Future()
+        future: PendingRuns = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         with self._lock:
             self._pending.append((future, arguments))
@@ -112,7 +112,7 @@ class SlurmWorkers:
             return
         try:
             with self._executor.batch():
-                jobs = [self._executor.submit(_Task(), *arguments) for _, arguments in pending]
+                jobs = [self._executor.submit(_ArrayTask(), *arguments) for _, arguments in pending]
         except Exception as error:  # the cluster refused: whoever waits for these runs must know
             for future, _ in pending:
                 future.set_exception(error)
@@ -120,7 +120,7 @@ class SlurmWorkers:
         self._waiting |= dict(zip((future for future, _ in pending), jobs, strict=True))
 
 
-class _Task:
+class _ArrayTask:
     """One job: a group of runs. When Slurm ends it early, the same job goes into the queue again."""
 
     def __call__(

@@ -20,7 +20,7 @@ from typing import Any
 from reweigh.bench.errors import UserError
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import recipe as recipes
-from reweigh.bench.lab.executors.local import Answer, prepare, records_of, summary
+from reweigh.bench.lab.executors.local import PendingRuns, prepare, records_of, summary
 from reweigh.bench.lab.runs import Run, RunTakenError, RunWriter, Spec
 from reweigh.bench.lab.tuning import optuna as tuning_optuna
 from reweigh.bench.train import device as devices
@@ -79,7 +79,7 @@ class Launched:
         self._pool.submit(processes.broadcast, None).result()
         self._pool.shutdown()
 
-    def submit(self, group: Sequence[Spec], root: Path) -> Answer:
+    def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
         """Do a group of runs, one after the other."""
         return self._pool.submit(_lead_all, list(group), root)
 

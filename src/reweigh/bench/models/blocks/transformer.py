@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.models.blocks.block import Block
+from reweigh.bench.models.blocks.block import TransformerBlock
 
 
 class Transformer(nn.Module):
@@ -51,7 +51,8 @@ class Transformer(nn.Module):
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
         self.segments = nn.Embedding(segments, width) if segments else None
         self.blocks = nn.ModuleList(
-            Block(width, heads, causal=causal, drop=nn.Dropout(dropout), post_norm=post_norm) for _ in range(depth)
+            TransformerBlock(width, heads, causal=causal, drop=nn.Dropout(dropout), post_norm=post_norm)
+            for _ in range(depth)
         )
         self.norm, self.drop, self.post_norm = nn.LayerNorm(width), nn.Dropout(dropout), post_norm
         for module in self.modules():

@@ -12,10 +12,10 @@ from reweigh.bench.report import charts, svg
 from reweigh.bench.report.markup import element
 
 #: A series: by the value on the horizontal axis, the row that has it.
-Series = Mapping[float, str]
+LabelsByValue = Mapping[float, str]
 
 
-def figures(results: Results, panels: Mapping[str, Mapping[str, Series]]) -> list[Figure]:
+def figures(results: Results, panels: Mapping[str, Mapping[str, LabelsByValue]]) -> list[Figure]:
     """For each column, a chart for each knob, given its series by name."""
     drawn: list[Figure] = []
     for column in results.columns:
@@ -32,7 +32,7 @@ def figures(results: Results, panels: Mapping[str, Mapping[str, Series]]) -> lis
     return drawn
 
 
-def _chart(column: ColumnResults, knob: str, series: Mapping[str, Series]) -> str:
+def _chart(column: ColumnResults, knob: str, series: Mapping[str, LabelsByValue]) -> str:
     lines = [line for name, places in series.items() if (line := _line(column, name, places)) is not None]
     baseline = column.rows.get(BASELINE)
     if not lines:
@@ -55,7 +55,7 @@ def _chart(column: ColumnResults, knob: str, series: Mapping[str, Series]) -> st
     )
 
 
-def _line(column: ColumnResults, name: str, places: Series) -> charts.Line | None:
+def _line(column: ColumnResults, name: str, places: LabelsByValue) -> charts.Line | None:
     """A series as far as its rows have finished."""
     known = {x: 100 * np.asarray(column.rows[label].values) for x, label in places.items() if label in column.rows}
     if len(known) < 2:

@@ -13,13 +13,13 @@ from reweigh.bench.recipes._figures.plain_rows import against_plain_rows
 from reweigh.bench.report.markup import table
 
 if TYPE_CHECKING:
-    from reweigh.bench.recipes.tabular import DataSet
+    from reweigh.bench.recipes.tabular import PaperColumn
 
-#: The paper's three rows of the plain MLP, in the order of `DataSet.mlp_accuracy`.
+#: The paper's three rows of the plain MLP, in the order of `PaperColumn.mlp_accuracy`.
 _MLP = ("MLP", "MLP, rgd", "MLP, revkl")
 
 
-def figures(results: Results, datasets: Sequence[DataSet], plain_of: Mapping[str, str]) -> list[Figure]:
+def figures(results: Results, datasets: Sequence[PaperColumn], plain_of: Mapping[str, str]) -> list[Figure]:
     """Those that the finished runs allow."""
     columns = {column.name: column for column in results.columns}
     known = [(dataset, columns[dataset.name]) for dataset in datasets if dataset.name in columns]
@@ -62,7 +62,7 @@ def _figure(title: str, heads: Sequence[str], lines: Iterator[Sequence[str]], ca
 Known = Sequence[tuple[Any, ColumnResults]]
 
 
-def _means(known: Known, datasets: Sequence[DataSet]) -> Iterator[Sequence[str]]:
+def _means(known: Known, datasets: Sequence[PaperColumn]) -> Iterator[Sequence[str]]:
     labels = dict.fromkeys(label for _, column in known for label in column.rows)
     for label in labels:
         line = [label]

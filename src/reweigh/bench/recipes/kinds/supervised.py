@@ -20,9 +20,9 @@ from reweigh.bench.draws import split
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.recipe import LATER, Scale, Trainee
 from reweigh.bench.train import frozen
-from reweigh.bench.train.device import Precision
 from reweigh.bench.train.driver import fit
 from reweigh.bench.train.pixels import Augment, as_tensor, normalize, pixel_statistics
+from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan

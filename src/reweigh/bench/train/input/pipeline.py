@@ -83,7 +83,7 @@ class _Inputs(Dataset[Any]):
         return self.look.train(image, draw), int(self.source.labels[number]), number
 
 
-Batch = tuple[Tensor, Tensor, Tensor]
+ImageBatch = tuple[Tensor, Tensor, Tensor]
 
 
 class Pipeline:
@@ -118,7 +118,7 @@ class Pipeline:
         self.inputs, self.readers = _Inputs(source, look, seed), readers
         self.steps = len(rows) // batch_size
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
         """Inputs, labels and numbers of this process's share of each batch, from step `start` on."""
         order = np.random.default_rng([self.seed, zlib.crc32(b"order"), epoch]).permutation(self.rows)
         share = self.batch_size // processes.world()
@@ -126,7 +126,7 @@ class Pipeline:
         batches = [order[k * self.batch_size + first :][:share] for k in range(start, self.steps)]
         return self._load([[(epoch, int(number)) for number in batch] for batch in batches])
 
-    def evaluation(self, rows: Array) -> Iterator[Batch]:
+    def evaluation(self, rows: Array) -> Iterator[ImageBatch]:
         """The share of this process in some examples, as they are judged."""
         own = rows[processes.rank() :: processes.world()]
         size = max(self.batch_size // processes.world(), 1)
@@ -138,7 +138,7 @@ class Pipeline:
         other.__dict__.update(self.__dict__, inputs=_Inputs(source, self.inputs.look, self.seed))
         return other
 
-    def _load(self, batches: list[list[tuple[int, int]]]) -> Iterator[Batch]:
+    def _load(self, batches: list[list[tuple[int, int]]]) -> Iterator[ImageBatch]:
         loader: DataLoader[Any] = DataLoader(
             self.inputs, batch_sampler=batches, num_workers=self.readers, pin_memory=devices.current().type != "cpu"
         )
@@ -147,7 +147,7 @@ class Pipeline:
 
 def mixed(
     x: Tensor, y: Tensor, classes: int, alpha: float, smoothing: float, draw: np.random.Generator, cutmix: float = 0.0
-) -> Batch:
+) -> ImageBatch:
     """Inputs and soft targets after mixup or CutMix and label smoothing, and the share of the first of each pair.
 
     One share is drawn for the whole batch from Beta(alpha, alpha), for mixup with the larger part first; each example

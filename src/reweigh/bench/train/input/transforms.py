@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-Draw = np.random.Generator
+Generator = np.random.Generator
 
 
 def central(image: Any, size: int, share: float) -> Any:
@@ -31,7 +31,7 @@ def central(image: Any, size: int, share: float) -> Any:
     return image.crop((left, top, left + size, top + size))
 
 
-def inception_crop(image: Any, size: int, draw: Draw) -> Any:
+def inception_crop(image: Any, size: int, draw: Generator) -> Any:
     """A random part of 8 to 100 % of the area, between 3:4 and 4:3 in shape, scaled to a square."""
     from PIL import Image
 
@@ -46,7 +46,7 @@ def inception_crop(image: Any, size: int, draw: Draw) -> Any:
     return central(image, size, 1.0)
 
 
-def shifted(image: Any, draw: Draw) -> Any:
+def shifted(image: Any, draw: Generator) -> Any:
     """The image moved by up to an eighth of its side, its edge mirrored outwards."""
     from PIL import Image
 
@@ -57,14 +57,14 @@ def shifted(image: Any, draw: Draw) -> Any:
     return Image.fromarray(np.ascontiguousarray(padded[top:, left:][: pixels.shape[0], : pixels.shape[1]]))
 
 
-def mirrored(image: Any, draw: Draw) -> Any:
+def mirrored(image: Any, draw: Generator) -> Any:
     """The image, or half of the time its mirror image."""
     from PIL import ImageOps
 
     return ImageOps.mirror(image) if draw.random() < 0.5 else image
 
 
-def randaugment(image: Any, number: int, strength: int, draw: Draw) -> Any:
+def randaugment(image: Any, number: int, strength: int, draw: Generator) -> Any:
     """So many random changes, each of a strength between 0 and 30."""
     for _ in range(number):
         image = _CHANGES[int(draw.integers(len(_CHANGES)))](
@@ -73,7 +73,7 @@ def randaugment(image: Any, number: int, strength: int, draw: Draw) -> Any:
     return image
 
 
-Change = Callable[[Any, float, float], Any]
+ImageOperation = Callable[[Any, float, float], Any]
 
 
 def _moved(image: Any, matrix: tuple[float, ...]) -> Any:
@@ -83,7 +83,7 @@ def _moved(image: Any, matrix: tuple[float, ...]) -> Any:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=grey)
 
 
-def _enhanced(kind: str) -> Change:
+def _enhanced(kind: str) -> ImageOperation:
     def change(image: Any, strength: float, sign: float) -> Any:
         from PIL import ImageEnhance
 
@@ -92,7 +92,7 @@ def _enhanced(kind: str) -> Change:
     return change
 
 
-def _operated(name: str, value: Callable[[float], int] | None = None) -> Change:
+def _operated(name: str, value: Callable[[float], int] | None = None) -> ImageOperation:
     def change(image: Any, strength: float, sign: float) -> Any:
         from PIL import ImageOps
 
@@ -106,7 +106,7 @@ def _turned(image: Any, strength: float, sign: float) -> Any:
     return image.rotate(sign * 30.0 * strength, fillcolor=grey)
 
 
-_CHANGES: tuple[Change, ...] = (
+_CHANGES: tuple[ImageOperation, ...] = (
     lambda image, strength, sign: image,
     _turned,
     _operated("autocontrast"),

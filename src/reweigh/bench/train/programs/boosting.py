@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.tables.schema import TaskKind
 from reweigh.bench.train.correction import corrected
-from reweigh.bench.train.driver import Checkpoints, Program, Seen, Unsaved
+from reweigh.bench.train.driver import Checkpoints, NoCheckpoints, Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan
@@ -21,8 +22,6 @@ from reweigh.bench.train.task import Task
 from reweigh.integrations import boosting
 from reweigh.integrations.boosting import row_objective, variance_of
 from reweigh.method import Method
-
-Kind = Literal["binary", "multiclass", "regression"]
 
 LIBRARIES = ("lightgbm", "xgboost")
 #: The learning rate that tuning starts from, and how many rounds are trained.
@@ -37,7 +36,7 @@ def installed(library: str) -> bool:
     return find_spec(library) is not None
 
 
-def takes(row: Method, kind: Kind) -> bool:
+def takes(row: Method, kind: TaskKind) -> bool:
     """Whether boosting can have the method: what its objective and loss make of a row depends on that row alone.
 
     Corrections of outputs are another matter, but for those that look at a last layer, which trees do not have.
@@ -51,7 +50,7 @@ def takes(row: Method, kind: Kind) -> bool:
     return True
 
 
-def kind_of(task: Task) -> Kind:
+def kind_of(task: Task) -> TaskKind:
     """The kind of problem in the words of the boosting libraries."""
     return "regression" if not task.classes else "binary" if len(task.classes) == 2 else "multiclass"
 
@@ -80,13 +79,13 @@ class Boosting(Program):
         self.module = nn.Identity()
         self.booster = Booster(library, task, method, training, seed)
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """Grow to the next look."""
         booster = self.booster
         booster.advance(self.looks[step] - booster.rounds)
         losses = booster.losses()
         weights = np.asarray(booster.rows.weigh(losses), np.float64)
-        return Seen(torch.from_numpy(losses), torch.from_numpy(weights), torch.arange(self.units))
+        return StepOutput(torch.from_numpy(losses), torch.from_numpy(weights), torch.arange(self.units))
 
     def evaluate(self, *, last: bool) -> Record:
         """Rounds so far, and scores on validation and test rows."""
@@ -108,7 +107,7 @@ class Boosting(Program):
 
     def checkpoints(self, writer: Writer) -> Checkpoints:
         """None: boosting again is a matter of seconds."""
-        return Unsaved(writer)
+        return NoCheckpoints(writer)
 
     def state(self) -> dict[str, Any]:
         """Nothing: trees stay with their library."""
@@ -166,10 +165,10 @@ class Booster:
 
 
 class _LightGBM:
-    def __init__(self, x: Any, y: Any, kind: Kind, objective: Any, options: Any, classes: int) -> None:
+    def __init__(self, x: Any, y: Any, kind: TaskKind, objective: Any, options: Any, classes: int) -> None:
         import lightgbm as host
 
-        self.kind: Kind = kind
+        self.kind: TaskKind = kind
         self.x = x
         params: dict[str, Any] = {
             **options,
@@ -214,7 +213,7 @@ class _LightGBM:
 
 
 class _XGBoost:
-    def __init__(self, x: Any, y: Any, kind: Kind, objective: Any, options: Any, classes: int) -> None:
+    def __init__(self, x: Any, y: Any, kind: TaskKind, objective: Any, options: Any, classes: int) -> None:
         import xgboost as host
 
         self.objective = objective

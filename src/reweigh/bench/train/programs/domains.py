@@ -18,9 +18,9 @@ from reweigh import _validate as validate
 from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.driver import Program, Seen
+from reweigh.bench.train.driver import Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
-from reweigh.bench.train.records import Keeper, Record
+from reweigh.bench.train.records import ArrayWriter, Record
 from reweigh.method import Built, Context, Method
 from reweigh.torch.averages import Averager
 
@@ -326,14 +326,14 @@ class LeaveOneOut(Program):
         self._rng = self.seeds.numpy(f"order of {name}")
         return self.seeds.ambient(f"noise of {name}")
 
-    def step(self, step: int) -> Seen | None:
+    def step(self, step: int) -> StepOutput | None:
         """One step of the algorithm; None if it classified nothing."""
         with devices.autocast(self.device, self.schedule.precision):
             self.learner.update(self._draw(), self.weigh)
         if self.averager is not None:
             self.averager.update(self.learner)
         weighed = self.weigh.collect()
-        return None if weighed is None else Seen(*weighed)
+        return None if weighed is None else StepOutput(*weighed)
 
     def _draw(self) -> DomainBatch:
         drawn = [
@@ -428,7 +428,7 @@ class LeaveOneOut(Program):
             "class_names": list(self.problem.classes),
         }
 
-    def keep(self, writer: Keeper) -> None:
+    def keep(self, writer: ArrayWriter) -> None:
         """The confusions on each domain left out."""
         writer.array("confusion", np.asarray([result["confusion"] for result in self.results]))
 

@@ -22,9 +22,9 @@ from reweigh import _validate as validate
 from reweigh._array import widen
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.driver import Program, Seen
+from reweigh.bench.train.driver import Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
-from reweigh.bench.train.records import Keeper, Record
+from reweigh.bench.train.records import ArrayWriter, Record
 from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.scores import PERCENT, worst_share
 from reweigh.bench.train.stacked import Peer, StackedDriver, initial_models
@@ -130,19 +130,19 @@ class Tasks(ABC):
         """What identifies the pools, for the first record of a run."""
         return {}
 
-    def keep(self, keeper: Keeper, scores: Floats, outputs: Tensor) -> None:
+    def keep(self, keeper: ArrayWriter, scores: Floats, outputs: Tensor) -> None:
         """Keep what a report wants of the test pool; called whenever validation is at its best so far."""
         keeper.array("task_scores", scores.astype(np.float32))
 
 
-class Watch:
+class TaskEvaluation:
     """How one training does on the frozen pools, and its best validation so far."""
 
     def __init__(self, tasks: Tasks, algorithm: TaskLearner, device: torch.device) -> None:
         self.tasks, self.algorithm, self.device = tasks, algorithm, device
         self.best: float | None = None
 
-    def look(self, model: nn.Module, keeper: Keeper, *, last: bool) -> Record:
+    def look(self, model: nn.Module, keeper: ArrayWriter, *, last: bool) -> Record:
         """Validation scores; test scores too where validation is at its best so far, or at the end.
 
         The test pool is looked at nowhere else, since no other record can be chosen.
@@ -209,7 +209,7 @@ class MetaLearning(Program):
         method: Method,
         training: OptimizerPlan,
         seeds: Seeds,
-        keeper: Keeper,
+        keeper: ArrayWriter,
         *,
         every: int,
         device: torch.device | None = None,
@@ -223,7 +223,7 @@ class MetaLearning(Program):
         self.every, self.steps = every, every * training.epochs
         self.objectives = (LiveObjective(objective_of(method, algorithm, self.steps)),)
         self.optimizer = training.build(self.module)
-        self.watch = Watch(tasks, algorithm, self.device)
+        self.watch = TaskEvaluation(tasks, algorithm, self.device)
 
     def epoch(self, number: int) -> AbstractContextManager[Any]:
         """A stream for each epoch: what is drawn does not depend on where a run was interrupted."""
@@ -235,7 +235,7 @@ class MetaLearning(Program):
         for group in self.optimizer.param_groups:
             group["lr"] = self.training.lr * self.training.rate_factor(step, self.steps)
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """One step on new tasks."""
         (live,) = self.objectives
         episodes = self.tasks.draw(self._rng, self.training.batch_size).to(self.device)
@@ -243,7 +243,7 @@ class MetaLearning(Program):
         with devices.autocast(self.device, self.training.precision):
             losses = self.algorithm.descend(self.module, episodes, self.tasks.ways, live)
         self.optimizer.step()
-        return Seen(losses, torch.ones_like(losses) if live.weights is None else live.weights)
+        return StepOutput(losses, torch.ones_like(losses) if live.weights is None else live.weights)
 
     def evaluate(self, *, last: bool) -> Record:
         """Scores on the frozen pools."""
@@ -301,7 +301,7 @@ class StackedMetaLearning(StackedDriver[Peer]):
         self.task_objectives = [objective_of(member.method, algorithm, steps) for member in members]
         self.states = [objective.init() for objective in self.task_objectives]
         super().__init__(members, self.task_objectives, [p.detach() for p in stacked.values()], every)
-        self.watches = [Watch(tasks, algorithm, self.device) for _ in members]
+        self.watches = [TaskEvaluation(tasks, algorithm, self.device) for _ in members]
 
     def take_epoch(self, epoch: int) -> Iterator[tuple[None, Tensor, Tensor]]:
         """Learn from some meta-batches; members of one seed learn from the same."""

@@ -22,12 +22,12 @@ from reweigh.bench.catalogue.streams import Source
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
-from reweigh.bench.train.driver import Checkpoints, Program, Seen
-from reweigh.bench.train.input.pipeline import Batch, Pipeline, mixed
+from reweigh.bench.train.driver import Checkpoints, Program, StepOutput
+from reweigh.bench.train.input.pipeline import ImageBatch, Pipeline, mixed
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan
-from reweigh.bench.train.sharded import Sharded
+from reweigh.bench.train.sharded import ShardedCheckpoints
 from reweigh.method import Built, Context, Method
 from reweigh.torch.losses import CrossEntropy
 from reweigh.torch.steps import Closure
@@ -117,7 +117,7 @@ class ImageTraining(Program):
             self.optimizer.register_step_pre_hook(self._clip)
         self.stepper = built.step.start(self.model)
         self.average = None if built.average is None else built.average.start(self.module)
-        self._batches: Iterator[Batch] | None = None
+        self._batches: Iterator[ImageBatch] | None = None
 
     def _check(self, method: Method, built: Built) -> None:
         if method.sampler is not None:
@@ -162,7 +162,7 @@ class ImageTraining(Program):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """One step on this process's share of a batch."""
         (live,) = self.objectives
         if self._batches is None:
@@ -190,7 +190,7 @@ class ImageTraining(Program):
             self.stepper.step(self.optimizer, closure)
         if live.losses is None:
             raise ValueError("this method's step asks for no losses of the batch, which this recipe records.")
-        return Seen(live.losses, torch.ones_like(live.losses) if live.weights is None else live.weights)
+        return StepOutput(live.losses, torch.ones_like(live.losses) if live.weights is None else live.weights)
 
     @torch.no_grad()
     def evaluate(self, *, last: bool) -> Record:
@@ -228,7 +228,7 @@ class ImageTraining(Program):
 
     def checkpoints(self, writer: Writer) -> Checkpoints:
         """Shared by all processes, also within an epoch."""
-        return Sharded(writer, self.extras.save_every)
+        return ShardedCheckpoints(writer, self.extras.save_every)
 
     def state(self) -> dict[str, Any]:
         """Model and optimiser, sharded as they are, and the step's own state."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.driver import Driver, Program, Seen
+from reweigh.bench.train.driver import Driver, Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record
 from reweigh.objectives import Objective
@@ -92,7 +92,7 @@ class RowTraining(Program):
         self._total = torch.zeros_like(self._total)
         return nullcontext()
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """One step on the next rows."""
         (live,) = self.objectives
         losses = self.network.losses(self.rows[next(self._batches)], self.noise, *divmod(step, self.every))
@@ -103,7 +103,7 @@ class RowTraining(Program):
         self._total = self._total + losses.sum()
         clipped = torch.zeros_like(losses) if level is None else (losses >= level).float()
         self.clip_shares.append(clipped.mean())
-        return Seen(losses, torch.ones_like(losses) if live.weights is None else live.weights)
+        return StepOutput(losses, torch.ones_like(losses) if live.weights is None else live.weights)
 
     def evaluate(self, *, last: bool) -> Record:
         """The plain loss of the epoch, summed batch by batch."""

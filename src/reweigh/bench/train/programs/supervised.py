@@ -14,7 +14,7 @@ from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.copies import CopiedRows
 from reweigh.bench.train.correction import corrected, logits_per_output
-from reweigh.bench.train.driver import Nonfinite, Program, Seen
+from reweigh.bench.train.driver import NonfinitePolicy, Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.bench.train.records import Record
 from reweigh.bench.train.schedule import OptimizerPlan
@@ -26,7 +26,7 @@ from reweigh.torch.steps import SAM, Closure, Plain, TrainingRows
 
 #: Steps that take gradients for nothing but a direction before the optimiser sees them.
 _SCALED = (Plain, SAM)
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Supervised(Program):
@@ -50,7 +50,7 @@ class Supervised(Program):
         training: OptimizerPlan,
         seeds: Seeds,
         *,
-        augment: Augment | None = None,
+        augment: Augmentation | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.task, self.training, self.augment = task, training, augment
@@ -79,7 +79,7 @@ class Supervised(Program):
         devices.unscale(self.optimizer, training.precision)
         self.stepper = built.step.start(self.module)
         self.average = None if built.average is None else built.average.start(self.module)
-        self.nonfinite = Nonfinite(training.nonfinite, self.every)
+        self.nonfinite = NonfinitePolicy(training.nonfinite, self.every)
         self.x, self.y = devices.DeviceRows(task.x_train, self.device), devices.DeviceRows(task.y_train, self.device)
         self.groups = None if task.groups is None else devices.DeviceRows(task.groups, self.device)
         self.training_rows = TrainingRows(inputs=self.x, targets=task.y_train, groups=task.groups)
@@ -101,14 +101,14 @@ class Supervised(Program):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """One step on the sampler's next examples."""
         indices = torch.as_tensor(next(self._batches))
         if self.stepper.copies is not None:
             indices = self.copied.batch(self.stepper.copies, step)
         return self.take(indices, step)
 
-    def take(self, indices: Tensor, step: int) -> Seen:
+    def take(self, indices: Tensor, step: int) -> StepOutput:
         """One step on these examples."""
         live = self.objectives[0]
         x, y = self.x[indices], self.y[indices]
@@ -155,7 +155,7 @@ class Supervised(Program):
         self.stepper.step(self.optimizer, closure)
         losses, weights = self._seen(x, y)
         self._tell_sampler(indices, losses)
-        return Seen(losses, weights, index)
+        return StepOutput(losses, weights, index)
 
     def _tell_sampler(self, indices: Tensor, losses: Tensor) -> None:
         if not self.sampler.adaptive:

@@ -6,22 +6,20 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
-from reweigh.bench.train.driver import Program, Seen
+from reweigh.bench.train.driver import Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
 from reweigh.method import Method
 from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.mean import Mean
 from reweigh.torch import chunked_cross_entropy
-from reweigh.torch.chunked import chunked_tokens
-
-Level = Literal["token", "sequence"]
+from reweigh.torch.chunked import TokenLevel, chunked_tokens
 
 #: Marks targets that are not to be predicted.
 _IGNORED = -100
@@ -42,7 +40,7 @@ class TokenLoss:
         Whether some targets are -100 and do not count; otherwise all do, and no device is asked which.
     """
 
-    def __init__(self, method: Method, level: Level, *, ignores: bool = False) -> None:
+    def __init__(self, method: Method, level: TokenLevel, *, ignores: bool = False) -> None:
         others = [slot for slot, _ in method.parts() if slot != "objective"]
         if others:
             raise ValueError(
@@ -50,7 +48,7 @@ class TokenLoss:
                 f"names a {others[0]} too. Leave that part out."
             )
         self.live = LiveObjective(method.objective)
-        self.level: Level = level
+        self.level: TokenLevel = level
         self.ignores = ignores
 
     def __call__(
@@ -165,7 +163,7 @@ class TokenTraining(Program):
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step)
 
-    def step(self, step: int) -> Seen:
+    def step(self, step: int) -> StepOutput:
         """One step on new text."""
         with self.seeds.ambient(f"dropout {step}"), self.context():
             loss = self.loss(step)
@@ -178,7 +176,7 @@ class TokenTraining(Program):
         first = self.objectives[0].losses
         assert first is not None
         # The loss is a sum of weighted means, so its scale is the mean of their mean weights.
-        return Seen(first, weights[0], mean_weight=torch.stack([own.mean() for own in weights]).mean())
+        return StepOutput(first, weights[0], mean_weight=torch.stack([own.mean() for own in weights]).mean())
 
     def state(self) -> dict[str, Any]:
         """Model and optimiser; random numbers are a function of the step."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from reweigh.bench import registry
 from reweigh.bench.recipes.algorithms.domains._base import (
-    Algorithm,
+    DomainAlgorithm,
     DomainBatch,
     DomainNetwork,
     Learner,
@@ -22,7 +22,7 @@ from reweigh.bench.recipes.algorithms.domains._base import (
 from reweigh.bench.recipes.algorithms.domains._law import one_of, power_of_ten, power_of_two
 
 __all__ = [
-    "Algorithm",
+    "DomainAlgorithm",
     "DomainBatch",
     "Learner",
     "DomainNetwork",
@@ -43,7 +43,7 @@ def names() -> list[str]:
     return registry.listing(_FOLDER)
 
 
-def build(name: str, **options: Any) -> Algorithm:
+def build(name: str, **options: Any) -> DomainAlgorithm:
     """The algorithm of this name.
 
     Parameters

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher, mlp
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher, mlp
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of, power_of_ten, power_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest(Algorithm):
+class Contest(DomainAlgorithm):
     """The hyper-parameters that DANN and CDANN share; see DANN for what they mean."""
 
     #: Whether the discriminator sees the class.

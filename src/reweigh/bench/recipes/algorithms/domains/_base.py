@@ -120,7 +120,7 @@ class Learner(DomainLearner):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class DomainAlgorithm(ABC):
     """A way to learn from several domains, with its hyper-parameters."""
 
     #: What random search draws the hyper-parameters from.

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law
 
 __all__ = ["ARM"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ARM(Algorithm):
+class ARM(DomainAlgorithm):
     r"""An input channel that describes the other examples of the batch.
 
     .. math:: f([x, c]), \qquad c = \text{mean of } g(x') \text{ over a support of unlabelled examples of one domain}

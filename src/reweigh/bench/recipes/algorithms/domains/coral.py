@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, ForwardPass, Learner, Penalised, Setup, pairs
+from reweigh.bench.recipes.algorithms.domains._base import (
+    DomainAlgorithm,
+    ForwardPass,
+    Learner,
+    Penalised,
+    Setup,
+    pairs,
+)
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["CORAL", "moments_apart"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CORAL(Algorithm):
+class CORAL(DomainAlgorithm):
     r"""Features with the same first two moments in every domain.
 
     .. math:: R + \gamma\, \operatorname*{mean}_{e < f} \Big[ \overline{(\mu_e - \mu_f)^2}

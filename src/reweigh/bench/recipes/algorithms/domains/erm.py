@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 
 __all__ = ["ERM"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ERM(Algorithm):
+class ERM(DomainAlgorithm):
     r"""The mean loss over the examples of all training domains together.
 
     .. math:: \frac1{|E|} \sum_{e \in E} R_e(\theta), \qquad R_e = \text{mean loss in domain } e

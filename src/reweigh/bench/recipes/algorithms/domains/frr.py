@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Learner, Setup
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, Learner, Setup
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 from reweigh.bench.recipes.algorithms.domains._reconstruction import Reconstructing
 
@@ -15,7 +15,7 @@ __all__ = ["FRR"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FRR(Algorithm):
+class FRR(DomainAlgorithm):
     r"""As :class:`~reweigh.bench.recipes.algorithms.domains.frr_l.FRRL`, and then the features under that linear layer.
 
     Three phases: the whole network plainly; the linear layer with the reconstruction penalty, features frozen; the

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, Learner, Setup
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, Learner, Setup
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 from reweigh.bench.recipes.algorithms.domains._reconstruction import Reconstructing
 
@@ -15,7 +15,7 @@ __all__ = ["FRRL"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FRRL(Algorithm):
+class FRRL(DomainAlgorithm):
     r"""A linear layer from whose outputs the features can be recovered: our reading of the paper.
 
     .. math:: R(W) + \lambda\, \overline{\lvert \phi(x) - D(W \phi(x)) \rvert}

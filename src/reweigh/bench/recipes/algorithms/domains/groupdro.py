@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
-__all__ = ["GroupDRO"]
+__all__ = ["DomainGroupDRO"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupDRO(Algorithm):
+class DomainGroupDRO(DomainAlgorithm):
     r"""The worst domain, learnt by exponentiated gradient.
 
     .. math:: q_e \leftarrow \frac{q_e\, e^{\eta R_e}}{\sum_f q_f\, e^{\eta R_f}}, \qquad \sum_e q_e R_e
@@ -46,7 +46,7 @@ class GroupDRO(Algorithm):
 
 
 class _Worst(Learner):
-    def __init__(self, config: GroupDRO, setup: Setup) -> None:
+    def __init__(self, config: DomainGroupDRO, setup: Setup) -> None:
         super().__init__(setup)
         self.config = config
         self.optimizers["all"] = setup.optimizer(self.network.parameters())

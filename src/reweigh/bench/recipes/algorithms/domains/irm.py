@@ -11,14 +11,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, ForwardPass, Learner, Penalised, Setup, annealed
+from reweigh.bench.recipes.algorithms.domains._base import (
+    DomainAlgorithm,
+    ForwardPass,
+    Learner,
+    Penalised,
+    Setup,
+    annealed,
+)
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["IRM", "gradient_penalty"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IRM(Algorithm):
+class IRM(DomainAlgorithm):
     r"""Features on which one classifier is optimal in every domain.
 
     .. math:: \frac1{|E|} \sum_e \Big[ R_e + \lambda\, \big(\partial_s R_e^a(s)\big)\big(\partial_s R_e^b(s)\big)

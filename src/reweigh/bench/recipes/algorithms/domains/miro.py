@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 
 __all__ = ["MIRO", "unlikelihood"]
@@ -22,7 +22,7 @@ _TINY, _FIRST_VARIANCE = 1e-5, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MIRO(Algorithm):
+class MIRO(DomainAlgorithm):
     r"""Features that stay predictive of the pre-trained network's.
 
     .. math:: R + \lambda \sum_{l} \tfrac12\, \overline{\frac{(f_l - f^0_l)^2}{v_l} + \log v_l}

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["Mixup"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixup(Algorithm):
+class Mixup(DomainAlgorithm):
     r"""Examples of two domains, mixed with their labels.
 
     .. math:: \ell = \lambda\, \ell(f(\tilde x), y_i) + (1 - \lambda)\, \ell(f(\tilde x), y_j), \qquad

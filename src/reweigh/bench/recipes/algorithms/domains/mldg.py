@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of, power_of_ten
 
 __all__ = ["MLDG"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLDG(Algorithm):
+class MLDG(DomainAlgorithm):
     r"""A step on some domains that also helps the others.
 
     .. math:: \frac1{|E|} \sum_{(i, j)} \Big[ \nabla R_i(\theta) + \beta\, \nabla R_j(\theta') \Big], \qquad

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, ForwardPass, Learner, Penalised, Setup, pairs
+from reweigh.bench.recipes.algorithms.domains._base import (
+    DomainAlgorithm,
+    ForwardPass,
+    Learner,
+    Penalised,
+    Setup,
+    pairs,
+)
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["MMD", "discrepancy"]
@@ -19,7 +26,7 @@ _BANDWIDTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MMD(Algorithm):
+class MMD(DomainAlgorithm):
     r"""Features with the same distribution in every domain, as kernels see it.
 
     .. math:: R + \gamma\, \operatorname*{mean}_{e < f} \Big[ \overline{K_{ee}} + \overline{K_{ff}} -

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, one_of
 
 __all__ = ["MTL"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MTL(Algorithm):
+class MTL(DomainAlgorithm):
     r"""The mean feature of a domain beside each of its features.
 
     .. math:: \sum_e R_e, \qquad f(x) = W [\phi(x), m_e], \qquad

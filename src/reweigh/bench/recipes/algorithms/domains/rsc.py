@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.domains._base import (
-    Algorithm,
+    DomainAlgorithm,
     DomainBatch,
     Learner,
     Setup,
@@ -24,7 +24,7 @@ __all__ = ["RSC", "challenged"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RSC(Algorithm):
+class RSC(DomainAlgorithm):
     r"""Learning without the features that one leans on most.
 
     In each example the features with the largest derivative of the true class's output are muted; of all examples,

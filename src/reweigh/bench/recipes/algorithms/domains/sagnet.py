@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, DomainBatch, Learner, Setup, Weigher
+from reweigh.bench.recipes.algorithms.domains._base import DomainAlgorithm, DomainBatch, Learner, Setup, Weigher
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["SagNet", "randomised"]
@@ -21,7 +21,7 @@ _TINY = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class SagNet(Algorithm):
+class SagNet(DomainAlgorithm):
     r"""Content without style: features keep their shape and lose their mean and spread.
 
     A feature vector's mean and standard deviation are its *style*, what is left is its *content*. Three steps a batch:

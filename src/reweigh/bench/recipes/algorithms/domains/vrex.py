@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from reweigh import _validate as validate
-from reweigh.bench.recipes.algorithms.domains._base import Algorithm, ForwardPass, Learner, Penalised, Setup, annealed
+from reweigh.bench.recipes.algorithms.domains._base import (
+    DomainAlgorithm,
+    ForwardPass,
+    Learner,
+    Penalised,
+    Setup,
+    annealed,
+)
 from reweigh.bench.recipes.algorithms.domains._law import Law, power_of_ten
 
 __all__ = ["VREx", "variance_of_risks"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VREx(Algorithm):
+class VREx(DomainAlgorithm):
     r"""Equal risks in all domains.
 
     .. math:: \bar R + \lambda\, \frac1{|E|} \sum_e (R_e - \bar R)^2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.bench import registry
-from reweigh.bench.recipes.algorithms.meta._base import Algorithm, Episodes, cross_entropy, squared_error
+from reweigh.bench.recipes.algorithms.meta._base import Episodes, MetaAlgorithm, cross_entropy, squared_error
 from reweigh.bench.recipes.algorithms.meta.maml import MAML
 from reweigh.bench.recipes.algorithms.meta.matching import MatchingNetwork
 from reweigh.bench.recipes.algorithms.meta.protonet import ProtoNet
@@ -22,7 +22,7 @@ __all__ = [
     "ProtoNet",
     "MatchingNetwork",
     "Reptile",
-    "Algorithm",
+    "MetaAlgorithm",
     "Episodes",
     "build",
     "cross_entropy",
@@ -38,7 +38,7 @@ def names() -> list[str]:
     return registry.listing(_FOLDER)
 
 
-def build(name: str, **options: Any) -> Algorithm:
+def build(name: str, **options: Any) -> MetaAlgorithm:
     """The algorithm of this name.
 
     Parameters

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from reweigh.bench.recipes.algorithms.meta._base import Loss
+from reweigh.bench.recipes.algorithms.meta._base import ExampleLoss
 
 Parameters = dict[str, Tensor]
 
@@ -15,7 +15,7 @@ Parameters = dict[str, Tensor]
 def adapt(
     model: nn.Module,
     parameters: Mapping[str, Tensor],
-    loss: Loss,
+    loss: ExampleLoss,
     batches: Sequence[tuple[Tensor, Tensor]],
     lr: float,
 ) -> Parameters:

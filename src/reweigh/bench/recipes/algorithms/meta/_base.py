@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from reweigh.bench.train.programs.episodes import Episodes
 
 #: From the outputs and targets of some examples to one loss each.
-Loss = Callable[[Tensor, Tensor], Tensor]
+ExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class MetaAlgorithm(ABC):
     """How a model that has seen a task's support set answers its queries.
 
     Parameters
@@ -40,7 +40,7 @@ class Algorithm(ABC):
         is faster depends on the model and is measured by `benchmarks/meta.py`.
     """
 
-    loss: Loss = cross_entropy
+    loss: ExampleLoss = cross_entropy
     batched: bool = True
 
     @property

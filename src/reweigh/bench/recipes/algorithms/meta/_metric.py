@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reweigh.bench.recipes.algorithms.meta._base import Algorithm, Episodes
+from reweigh.bench.recipes.algorithms.meta._base import Episodes, MetaAlgorithm
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricAlgorithm(Algorithm):
+class MetricAlgorithm(MetaAlgorithm):
     """Features of the images first, of all tasks at once; then a comparison within each task.
 
     The support images of a meta-batch go through the network as one batch and the queries as another, as in the code

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.meta._adapt import adapt
-from reweigh.bench.recipes.algorithms.meta._base import Algorithm
+from reweigh.bench.recipes.algorithms.meta._base import MetaAlgorithm
 
 __all__ = ["MAML"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAML(Algorithm):
+class MAML(MetaAlgorithm):
     r"""Parameters from which a few gradient steps solve a task.
 
     .. math:: \ell_k(\theta) = L^{query}_k(\phi_k), \qquad \phi_k = \theta - \alpha \nabla L^{support}_k(\theta),

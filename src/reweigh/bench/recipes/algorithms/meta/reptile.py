@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from reweigh import _validate as validate
 from reweigh.bench.recipes.algorithms.meta._adapt import Parameters, adapt, detached
-from reweigh.bench.recipes.algorithms.meta._base import Algorithm, Episodes
+from reweigh.bench.recipes.algorithms.meta._base import Episodes, MetaAlgorithm
 
 __all__ = ["Reptile"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reptile(Algorithm):
+class Reptile(MetaAlgorithm):
     r"""A step towards where plain training on each task leads.
 
     .. math:: g = \frac1K \sum_k (\theta - \phi_k), \qquad \phi_k = \text{some steps of descent on task } k
