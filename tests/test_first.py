@@ -1,0 +1,73 @@
+"""The table of what to try first is what the reports say, by the rule that stands below it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def first(monkeypatch):
+    spec = importlib.util.spec_from_file_location("first", ROOT / "docs" / "first.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "first", module)  # where its dataclasses look for their names
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/when.md"])
+def test_pages_have_the_table_of_now(first, page):
+    assert (ROOT / page).read_text() == first.written(page), "run python docs/first.py"
+
+
+REPORT = """| method | imbalance 100 | imbalance 10 | imbalance 1 |
+| --- | --- | --- | --- |
+| mean | 50.00 ± 1.00 | 70.00 ± 1.00 | 90.00 ± 1.00 |
+| rgd | 51.00 ± 1.00 ▲ (+1.00 [+0.50, +1.50]) | 69.00 ± 1.00 ▼ (-1.00 [-1.50, -0.50]) | 90.00 (+0.00 [-1.00, +1.00]) |
+| rgd\\_auto | 53.00 ± 1.00 ▲ (+3.00 [+2.00, +4.00]) | 71.00 ± 1.00 (+1.00 [-1.00, +3.00]); last 72.00 |  |
+| class\\_balanced | 52.00 ▲ (+2.00 [+1.00, +3.00]) | 71.00 ▲ (+1.00 [+0.10, +1.90]); paper 75.00† |  |
+| l2rw | 60.00 ▲ (+10.00 [+9.00, +11.00]) | 80.00 ▲ (+10.00 [+9.00, +11.00]) |  |
+| rgd, mean weight one | 60.00 ▲ (+10.00 [+9.00, +11.00]) | 80.00 ▲ (+10.00 [+9.00, +11.00]) |  |
+| focal | 60.00 ▲ (+10.00 [+9.00, +11.00]) |  |  |
+
+accuracy on the test set in percent
+"""
+
+
+def test_the_rule_on_a_small_report(first, tmp_path, monkeypatch):
+    """Most decisions first, whatever the mean; half-run methods, controls and those with a clean set are left out."""
+    (tmp_path / "reports").mkdir()
+    report = tmp_path / "reports" / "longtail.md"
+    report.write_text(REPORT)
+    monkeypatch.setattr(first, "ROOT", tmp_path)
+    rare = first.Trouble("rare", (("longtail", r"imbalance (?!1$)"),))
+    assert [(record.name, str(record)) for record in first.records(rare)] == [
+        ("class_balanced", "+1.5 (▲ 2 of 2)"),
+        ("rgd_auto", "+2.0 (▲ 1 of 2)"),
+        ("rgd", "+0.0 (▲ 1 ▼ 1 of 2)"),
+    ]
+    even = first.Trouble("even", (("longtail", r"imbalance 1$"),))
+    monkeypatch.setattr(first, "TROUBLES", (rare, even))
+    assert [line.split(" | ")[1:] for line in first.table("{}.html").splitlines()[2:]] == [
+        [
+            "`class_balanced` +1.5 (▲ 2 of 2), `rgd_auto` +2.0 (▲ 1 of 2)",
+            "+0.0 (▲ 1 ▼ 1 of 2)",
+            "[longtail](longtail.html) |",
+        ],
+        ["plain training", "+0.0 (▲ 0 of 1)", "[longtail](longtail.html) |"],
+    ]
+    report.write_text(REPORT.replace("in percent", "as a share").replace("+2.00 [", "+0.02 ["))
+    assert str(first.records(rare)[0]) == "+51.0 (▲ 2 of 2)"  # shares are a hundred points each
+
+
+def test_known_groups_are_a_trouble_of_their_own(first):
+    unknown, known = (
+        {record.name for record in first.records(trouble)} for trouble in first.TROUBLES if "group" in trouble.name
+    )
+    assert "group_dro" in known
+    assert not unknown & known
