@@ -22,7 +22,7 @@ K = TypeVar("K", bound=Hashable)
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 #: "undecided" means that the design could hardly have seen a difference that matters; "no evidence", that it could.
-Conclusion = Literal["better", "no evidence", "undecided", "worse", "too few pairs"]
+Finding = Literal["better", "no evidence", "undecided", "worse", "too few pairs"]
 #: From this chance of seeing a difference on, not having seen it is worth saying.
 ENOUGH_POWER = 0.8
 
@@ -73,7 +73,7 @@ class Difference:
         shift = abs(gain) / error
         return float(stats.nct.sf(threshold, freedom, shift) + stats.nct.cdf(-threshold, freedom, shift))
 
-    def conclusion(self, *, smallest: bool = False, gain: float | None = None) -> Conclusion:
+    def conclusion(self, *, smallest: bool = False, gain: float | None = None) -> Finding:
         """What the numbers allow to say; with `smallest`, less is better.
 
         Without a difference seen, a `gain` that matters tells designs that would have seen it from those that would

@@ -12,14 +12,14 @@ from typing import Literal
 
 from reweigh.bench.lab import stats
 from reweigh.bench.lab.results import ColumnResults, Results, RowResults
-from reweigh.bench.lab.stats import Conclusion, Difference
+from reweigh.bench.lab.stats import Difference, Finding
 from reweigh.bench.report.numbers import MarkStyle, Unit, looks, stand_ins, unit_of
 from reweigh.bench.spreadsheet import harmless
 from reweigh.method import method
 
 TableFormat = Literal["markdown", "latex", "csv"]
 #: Beside a number: better or worse than the baseline after correction. Nothing means no evidence.
-MARKS: dict[Conclusion, str] = {"better": "▲", "worse": "▼", "no evidence": "", "undecided": "", "too few pairs": ""}
+MARKS: dict[Finding, str] = {"better": "▲", "worse": "▼", "no evidence": "", "undecided": "", "too few pairs": ""}
 _LATEX_MARKS = {"▲": r"$^{\uparrow}$", "▼": r"$^{\downarrow}$", "": ""}
 
 
@@ -35,7 +35,7 @@ class Entry:
     last_mean: float
     last_sd: float
     difference: Difference | None
-    conclusion: Conclusion | None
+    conclusion: Finding | None
     paper: float | None
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Results
-from reweigh.bench.lab.stats import Conclusion, Difference
+from reweigh.bench.lab.stats import Difference, Finding
 from reweigh.bench.report.numbers import Unit, unit_of
 
 BASELINE_NAME = "plain training"
@@ -24,7 +24,7 @@ class Sentence:
     """
 
     column: str
-    conclusion: Conclusion
+    conclusion: Finding
     text: str
     paper: float | None = None
     beside: str = ""
@@ -178,7 +178,7 @@ def _scale(results: Results, controls: Sequence[Control]) -> list[str]:
         return []
     smallest, primary = results.table.smallest, results.table.primary
 
-    def concludes(difference: Difference | None, conclusion: Conclusion) -> bool:
+    def concludes(difference: Difference | None, conclusion: Finding) -> bool:
         return difference is not None and difference.conclusion(smallest=smallest) == conclusion
 
     judged = [c for c in controls if c.normalised or c.scaled]
