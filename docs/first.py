@@ -127,8 +127,8 @@ def table(reports: str) -> str:
 SHORT = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many
 it is decided, ▲ better or ▼ worse. Small models on two cores, ranked after the fact: [the rule](docs/when.md).
 """
-RULE = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many of
-them the difference is decided, ▲ better or ▼ worse. Named are, of the methods run in most settings, those that
+RULE = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many
+of them the difference is decided, ▲ better or ▼ worse. Named are, of the methods run in most settings, those that
 gain and have the most ▲ less ▼. Small models on two cores, ranked after the fact:
 [`reweigh compare`](compare.md) asks your own data.
 """
