@@ -39,7 +39,7 @@ def of_rows_and_rounds(seen: Tested, ours: str, baseline: str, rounds: int, *, a
 
 
 def of_bootstrap(seen: Tested, ours: str, baseline: str, rounds: int) -> Difference:
-    """Rows and rounds drawn anew."""
+    """Rows and rounds drawn again."""
     return bootstrapped(seen.hits[ours][:rounds], seen.hits[baseline][:rounds], seen.classes)
 
 

@@ -40,7 +40,7 @@ Stretch = Callable[[], float]  # runs some steps and returns the milliseconds of
 @dataclass(frozen=True)
 class Result:
     program: str
-    plain: float  # milliseconds a step
+    plain: float  # milliseconds per step
     reweighted: float
     ratio: float
     quartiles: tuple[float, float]  # of the ratios of single pairs
@@ -80,7 +80,7 @@ def image_stretch(*options: str) -> Stretch:
 
 
 class StepTimer(TrainerCallback):
-    """Processor time from the first step's begin to the last step's end, in milliseconds a step."""
+    """Processor time from the first step's begin to the last step's end, in milliseconds per step."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.start, self.first = 0.0, state.global_step

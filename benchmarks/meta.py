@@ -111,7 +111,7 @@ def main() -> None:
         [name, f"{t[ONE_PROGRAM]:.1f}", f"{t[LOOP]:.1f}", f"{t[LOOP] / t[ONE_PROGRAM]:.2f}"]
         for name, t in results.items()
     ]
-    heads = ["milliseconds a step", ONE_PROGRAM, LOOP, f"{LOOP} / {ONE_PROGRAM}"]
+    heads = ["milliseconds per step", ONE_PROGRAM, LOOP, f"{LOOP} / {ONE_PROGRAM}"]
     out.print(table(f"Meta-batches of {TASKS} tasks, {WAYS}-way 1-shot, {QUERIES} queries", heads, rows))
     out.print(f"rgd / mean, MAML, Conv-4 of 32, stride: {weighed['rgd'] / weighed['mean']:.3f}")
     content = {

@@ -61,7 +61,7 @@ def main() -> None:
     monitor = reweigh.Monitor(tau=1.0, every=EVERY, on_stats=CSVWriter(folder / "weights.csv"))
 
     def block(watched: bool) -> float:
-        """Processor seconds a step."""
+        """Processor seconds per step."""
         start = time.process_time()
         for _ in range(EVERY):
             optimizer.zero_grad(set_to_none=True)
@@ -102,9 +102,9 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(f"step of a small CNN, batch {BATCH}: {step * 1e6:.0f} µs")
-    print(f"with the monitor, in turns:   {difference * 1e6:+.0f} µs a step, {difference / step:+.2%}")
+    print(f"with the monitor, in turns:   {difference * 1e6:+.0f} µs per step, {difference / step:+.2%}")
     print(
-        f"the monitor alone:            {cost * 1e6:.0f} µs a step, {cost / step:.2%}, its look every {EVERY} included"
+        f"the monitor alone:            {cost * 1e6:.0f} µs per step, {cost / step:.2%}, looking every {EVERY} included"
     )
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/scale.py [--turns 40] [--out benchmarks/results/scale.json]
 
-A vision transformer of 4 layers and width 96 on images of 32 pixels, 32 images a process, AdamW. All methods take turns
-within the same processes, each a whole step; the lower quartile of processor time over the turns is kept, the slower
-process counts. Messages are counted by wrapping `torch.distributed.all_reduce` and `all_gather` for what an objective
-says, and by the buckets of DistributedDataParallel for gradients. Read the ratios, not the milliseconds.
+A vision transformer of 4 layers and width 96 on images of 32 pixels, 32 images per process, AdamW. All methods take
+turns within the same processes, each a whole step; the lower quartile of processor time over the turns is kept, the
+slower process counts. Messages are counted by wrapping `torch.distributed.all_reduce` and `all_gather` for what an
+objective says, and by the buckets of DistributedDataParallel for gradients. Read the ratios, not the milliseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many models at once against one after another: time a step, for all models together.
+"""Many models at once against one after another: time per step, for all models together.
 
     python benchmarks/sweep.py [--quick] [--threads 1] [--out benchmarks/results/sweep.json]
 
@@ -152,7 +152,7 @@ def main() -> None:
     pays = [1e3 * results[k]["compiling, seconds"] / (results[k][EAGER] - results[k][COMPILED]) for k in MEMBERS]
     rows.append(["steps from which compiling pays", *(f"{p:,.0f}" if p > 0 else "never" for p in pays)])
     rows.append(["steps from which the engine compiles", *(f"{compiles_from(k):,}" for k in MEMBERS)])
-    columns = ["milliseconds a step of all models", *(f"K = {k}" for k in MEMBERS)]
+    columns = ["milliseconds per step of all models", *(f"K = {k}" for k in MEMBERS)]
     out.print(table("Many models at once", columns, rows))
 
     content = {

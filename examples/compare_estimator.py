@@ -1,4 +1,4 @@
-"""Does re-weighting help a scikit-learn estimator on your rows? Every seed splits them anew.
+"""Does re-weighting help a scikit-learn estimator on your rows? Every seed splits them again.
 
 python examples/compare_estimator.py
 """

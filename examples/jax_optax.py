@@ -22,7 +22,7 @@ def forward(params, x):
 
 
 def losses_of(params, x, y):
-    """One loss an example: what Optax's losses return anyway, before the mean."""
+    """One loss per example: what Optax's losses return anyway, before the mean."""
     return optax.softmax_cross_entropy_with_integer_labels(forward(params, x), y)
 
 

@@ -45,7 +45,7 @@ METHODS: dict[str, Weigh] = {
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """Errors over time; each array has one row a seed and one column a step, the start included."""
+    """Errors over time; each array has one row per seed and one column per step, the start included."""
 
     mse: Floats
     frequent: Floats
@@ -54,7 +54,7 @@ class Curves:
 
 
 def targets(seeds: range) -> Floats:
-    """The coefficients to be found, one row a seed."""
+    """The coefficients to be found, one row per seed."""
     return np.stack([np.random.default_rng(seed).standard_normal(DIMENSION) for seed in seeds])
 
 

@@ -327,7 +327,7 @@ class _Tally:
     def stats(self) -> dict[str, float]:
         if not self.units and not self.nonfinite:
             return {}
-        n = self.units or math.nan  # without a single finite unit there is no mean to speak of
+        n = self.units or math.nan  # without a single finite unit there is no mean worth using
         return {
             "units": float(self.units),
             "loss": self.loss / n,

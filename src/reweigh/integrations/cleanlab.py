@@ -43,7 +43,7 @@ def to_cleanlab(
     ----------
     losses
         Each example's loss against its given label, by a model that was not fitted to that label (held out, or early
-        in training): an array of any framework, one entry an example.
+        in training): an array of any framework, one entry per example.
     labels
         The given labels.
     share

@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
     if error.name != "tensorflow":
         raise
     raise ModuleNotFoundError(
-        "Keras runs on TensorFlow unless told otherwise, and TensorFlow is not installed. Set the environment variable "
+        "Keras runs on TensorFlow by default, and TensorFlow is not installed. Set the environment variable "
         "KERAS_BACKEND to torch or jax, whichever you have, before Keras is first imported: "
         "os.environ['KERAS_BACKEND'] = 'torch'.",
         name="tensorflow",

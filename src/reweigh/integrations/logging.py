@@ -260,7 +260,7 @@ def sparkline(values: Sequence[float], *, width: int = 60) -> str:
     Returns
     -------
     str
-        One character a column.
+        One character per column.
 
     Examples
     --------

@@ -199,7 +199,7 @@ def _check_not_broadcast(own: Tensor, inputs: tuple[Any, ...]) -> None:
         shapes = " and ".join(str(tuple(x.shape)) for x in tensors)
         raise ValueError(
             f"output and target were broadcast against each other: shapes {shapes} gave losses of shape "
-            f"{tuple(own.shape)}. Make them equal, for example output.squeeze(-1) for one value a unit."
+            f"{tuple(own.shape)}. Make them equal, for example output.squeeze(-1) for one value per unit."
         )
 
 

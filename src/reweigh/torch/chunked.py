@@ -337,7 +337,7 @@ def _check_shapes(
             f"{tuple(weight.shape)}. It is the weight of the last linear layer."
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"`bias` must have shape ({weight.shape[0]},), one entry a class, got {tuple(bias.shape)}.")
+        raise ValueError(f"`bias` must have shape ({weight.shape[0]},), one entry per class, got {tuple(bias.shape)}.")
     if low_rank is not None and [x.shape for x in low_rank] != [
         (*hidden.shape[:-1], low_rank[0].shape[-1]),
         (weight.shape[0], low_rank[0].shape[-1]),

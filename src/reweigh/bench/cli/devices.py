@@ -34,7 +34,7 @@ def chosen(device: str, precision: Precision | None, console: Console) -> str:
 
 
 def processes(jobs: int | None, device: str) -> int:
-    """Processes at once unless told otherwise: one per core, or one per accelerator where these train."""
+    """Processes at once by default: one per core, or one per accelerator where these train."""
     if jobs is not None:
         return max(jobs, 1)
     if device == "cpu":

@@ -20,7 +20,7 @@ _BOUNDLESS = 100_000
 
 
 def show(table: Table, console: Console) -> None:
-    """Print a table: within the width of a terminal, and elsewhere with nothing cut and one line a row."""
+    """Print a table: within the width of a terminal, and elsewhere with nothing cut and one line per row."""
     target = console if console.is_terminal else Console(file=console.file, width=_BOUNDLESS)
     target.print(table)
 

@@ -346,7 +346,7 @@ def _unanswered(
             return []
         return [f"{names[best.key]} may be better still, {advice.amount(apart, unit)}; that is not decided."]
     if apart.constant:
-        return [] if apart.mean else [f"Both score the same on every split: {metric.name} cannot tell them apart here."]
+        return [] if apart.mean else [f"Both score the same on every split: {metric.name} does not separate them here."]
     comparisons = 1 if apart.primary else decision.comparisons
     splits, factor = (
         needed(apart, results.table.overlap, comparisons)

@@ -1,4 +1,4 @@
-"""Boosters that somebody may have crafted: read here, checked, and written anew for the library that predicts.
+"""Boosters that somebody may have crafted: read here, checked, and rewritten for the library that predicts.
 
 LightGBM and XGBoost follow the indices in a model's file without looking: one that points outside its array reads
 whatever lies there, and a tree that leads back to itself never ends. So the file is never given to them. What is given

@@ -60,10 +60,9 @@ def results_at(root: Path) -> Results:
     begun = (read_run(root, NAME, identity) for identity in dict.fromkeys((*stored["runs"], *stored["tuning"])))
     runs = [run for run in begun if run is not None]
     table, facts = Table.from_dict(stored["table"]), stored["facts"]
-    gathered, found = _answered(root, table, runs, facts)
-    return page.with_answer(
-        gathered, found, tested=row_scores(root, table, ScoringRules(**with_tuples(facts["judging"])))
-    )
+    results, stored_answer = _answered(root, table, runs, facts)
+    rules = ScoringRules(**with_tuples(facts["judging"]))
+    return page.with_answer(results, stored_answer, tested=row_scores(root, table, rules))
 
 
 def row_scores(root: Path, table: Table, judging: ScoringRules) -> RowScores:

@@ -41,10 +41,10 @@ class Request:
     def folder(self, metric: str) -> Path:
         """Where the runs are kept: another question, metric, model or method must not overwrite this answer."""
         name = re.sub(r"[^a-z0-9]+", "-", Path(self.question.source).name.partition(".")[0].lower())
-        asked = [dataclasses.asdict(self.question), metric, self.models, self.methods]
+        identity = [dataclasses.asdict(self.question), metric, self.models, self.methods]
         if self.precision != "float32":  # as folders were named before there was a choice
-            asked.append(self.precision)
-        text = json.dumps(asked, sort_keys=True)
+            identity.append(self.precision)
+        text = json.dumps(identity, sort_keys=True)
         return self.runs_dir / f"{name.strip('-')[:40] or 'data'}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
@@ -179,14 +179,14 @@ def _unfit(text: str, columns: Sequence[Column], problem: Problem) -> list[str]:
 
 
 def _groups(rows: Sequence[str], problem: Problem) -> list[str]:
-    """A note on the rows that are told the groups of training rows."""
-    told = [text for text in rows if recipe.uses_groups(text)]
-    if not told or problem.schema is None:
+    """A note on the rows that use the groups of training rows."""
+    grouped = [text for text in rows if recipe.uses_groups(text)]
+    if not grouped or problem.schema is None:
         return []
-    verb = "uses" if len(told) == 1 else "use"
+    verb = "uses" if len(grouped) == 1 else "use"
     return [
-        f"{' and '.join(told)} {verb} the column {quoted(problem.schema.group)} of training rows to weigh or draw them "
-        "by; no other row does, and no model takes it to predict."
+        f"{' and '.join(grouped)} {verb} the column {quoted(problem.schema.group)} of training rows to weigh or draw "
+        "them; no other row does, and no model predicts from it."
     ]
 
 

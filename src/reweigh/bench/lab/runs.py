@@ -3,7 +3,7 @@
 ```
 runs/longtail/3f9c21d07a44/
     spec.json       what was asked; the directory's name is its hash
-    records.jsonl   what the recipe yielded, one JSON object a line, as it came
+    records.jsonl   what the recipe yielded, one JSON object per line, as it came
     arrays/*.npy    larger results, whole or not there at all
     checkpoint.pt   where to resume from, if the recipe keeps one
     sharded/        the same of a training on several processes

@@ -28,7 +28,7 @@ SuspectKind = Literal["suspected label error", "hard", "ordinary", "never seen"]
 HARDEST = 0.05
 #: Robust deviations above the class at which the score is one half; losses have a long tail, so three are not rare.
 DEVIATIONS = 5.0
-#: Classes with fewer examples have no distribution to speak of: they are compared with all examples.
+#: Classes with fewer examples have no distribution worth using: they are compared with all examples.
 FEWEST = 10
 #: Training is looked at in this many parts, to see whether a loss stays high.
 PARTS = 4

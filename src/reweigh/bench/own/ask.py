@@ -99,16 +99,16 @@ class TrainingRequest:
 def compare(request: TrainingRequest, display: Display) -> Comparison:
     """Do all runs that the budget allows, and return the result; finished runs are not repeated."""
     question = request.question()
-    asking = _Stages(request, question, display)
+    stages = _Stages(request, question, display)
     ended: Ended = "finished"
     try:
-        with _crew(request) as executor:
-            ended = asking.go(executor)
+        with _executor(request) as executor:
+            ended = stages.run(executor)
     except OutOfTimeError:
         ended = "time"
     except KeyboardInterrupt:
         ended = "interrupted"
-    return asking.comparison(ended)
+    return stages.comparison(ended)
 
 
 def less_is_better(metric: str) -> bool:
@@ -132,7 +132,7 @@ class _Stages:
         #: Seeds after which a decision is looked for.
         self.looks = sorted({max(2, round(request.seeds * _FIRST_LOOK)), request.seeds})
 
-    def go(self, executor: Executor) -> Ended:
+    def run(self, executor: Executor) -> Ended:
         """Stage by stage; returns how it ended."""
         self._probe(executor)
         if self.request.tune > 1:
@@ -240,7 +240,7 @@ class _Stages:
         return [{key: value for key, value in record.items() if not key.startswith("run/")} for record in records]
 
 
-def _crew(request: TrainingRequest) -> AbstractContextManager[Executor]:
+def _executor(request: TrainingRequest) -> AbstractContextManager[Executor]:
     if request.executor == "slurm":
         from reweigh.bench.lab.executors.slurm import SlurmWorkers
 

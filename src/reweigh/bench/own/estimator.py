@@ -1,4 +1,4 @@
-"""A scikit-learn estimator as a training: every seed splits the rows anew, and the method weighs them."""
+"""A scikit-learn estimator as a training: every seed splits the rows again, and the method weighs them."""
 
 from __future__ import annotations
 

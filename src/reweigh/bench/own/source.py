@@ -1,7 +1,7 @@
 """Where the user's training comes from: a function in a file, a function of this process, or a program.
 
 A run on disk belongs to the code that made it, so a source carries a fingerprint of that code: when it changes, runs
-are made anew.
+are made again.
 """
 
 from __future__ import annotations

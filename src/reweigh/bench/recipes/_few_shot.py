@@ -43,7 +43,7 @@ class ImageTasks(Tasks):
     Parameters
     ----------
     dataset
-        Images of many classes; its parts are pooled, and its classes split anew.
+        Images of many classes; its parts are pooled, and its classes split again.
     shape, test_shape
         Of tasks to learn from, and of the frozen ones.
     rotations

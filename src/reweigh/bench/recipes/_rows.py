@@ -39,8 +39,8 @@ class RowSelection:
     data
         A named table, or a data set of images.
     rows, test_rows
-        Most rows to train and validate on, drawn anew by every seed, and most to test on, the same for all seeds; 0 for
-        all there are.
+        Most rows to train and validate on, drawn by every seed for itself, and most to test on, the same for all seeds;
+        0 for all there are.
     validation
         Share of the drawn rows that is held out to choose by.
     side
@@ -156,7 +156,7 @@ def _fold(labels: Array, count: int, seed: int) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=2)
 def _read(name: str, attributes: bool) -> tuple[pl.DataFrame, Schema, Array, Array]:
-    """The labelled rows, what they hold, which may be trained on, and which are for testing; read once a process."""
+    """The labelled rows, what they hold, which may be trained on, and which are for testing; read once per process."""
     root = os.environ.get("REWEIGH_DATA")
     named = catalogue.load(name, NamedTable, root=Path(root) if root else None, download=True)
     whole = joined(named.frame, named.indicators) if attributes else named.frame

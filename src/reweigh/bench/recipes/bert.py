@@ -10,7 +10,7 @@ accuracies of 71.31 and 98.01 (plain), 71.35 and 98.92 (RGD).
     reweigh run bert --preset paper             # BERT-base, on IMDB in the place of its corpora: GPUs and weeks
 
 The `cpu` preset: speeches on the State of the Union; 300 tokens learnt from the training speeches, hardly more than
-bytes; 2 layers of width 64, pairs of 64 tokens, 16 a step, 800 steps; five seeds, and three trials for each row. So
+bytes; 2 layers of width 64, pairs of 64 tokens, 16 per step, 800 steps; five seeds, and three trials for each row. So
 small a model learns how words are spelt; which passage follows is beyond it, and its NSP accuracy stays at guessing.
 
 The `paper` preset is BERT-base as published: normalisation after each part, the last layer tied to the embedding,
@@ -128,7 +128,7 @@ def table(preset: str) -> Table:
         endpoint=Endpoint(),
         notes=(
             "Masked tokens and pairs are weighed each among their own kind; the recorded weights are those of tokens.",
-            "AdamW takes no notice of a constant factor on the loss, so the scale controls should change nothing.",
+            "AdamW ignores a constant factor on the loss, so the scale controls should change nothing.",
             "The scale control multiplies the whole loss by the mean of the two mean weights.",
         ),
     )

@@ -48,7 +48,7 @@ class Settings:
     shortest
         The shortest run.
     batch_size, radius
-        Examples a step, and radius of the ball.
+        Examples per step, and radius of the ball.
     """
 
     lr: float = 10.0

@@ -325,7 +325,7 @@ def trainer(
 
 @functools.lru_cache(maxsize=2)
 def load(settings: Settings) -> tuple[TextEncoder, EncodedTexts, EncodedTexts, Labelled]:
-    """The encoder, the pool to draw from, the test texts and what they are, once a process and column."""
+    """The encoder, the pool to draw from, the test texts and what they are, once per process and column."""
     return _load(settings.text, settings.checkpoint, settings.frozen, settings.length, settings.pool, settings.test)
 
 

@@ -10,7 +10,7 @@ a 6-layer decoder on lm1b for 100 000 steps, with tau = 1 and a tuned rate, and 
     reweigh run gpt --preset paper            # the paper's size on lm1b: a GPU and days
 
 The `cpu` preset: speeches on the State of the Union in lm1b's place; 512 tokens learnt from the training speeches; 2
-layers of width 64, sequences of 64 tokens, 16 a step, 6 000 steps; ten seeds, and three trials for each row. A model
+layers of width 64, sequences of 64 tokens, 16 per step, 6 000 steps; ten seeds, and three trials for each row. A model
 of a sixth of a million parameters that has seen 6 million tokens: small, but trained until its loss hardly falls.
 
 The unit that is weighed is a token unless a row says sequence; the paper is silent on this. At the start every token's
@@ -116,7 +116,7 @@ def table(preset: str) -> Table:
             "Only the learning rate is tuned; tau = 1 as in the paper.",
             "Nats per token; smaller is better. Log-perplexities of different tokenizers and texts cannot be compared: "
             "the paper's figures stand beside ours for their difference alone.",
-            "AdamW takes no notice of a constant factor on the loss, so the scale controls should change nothing.",
+            "AdamW ignores a constant factor on the loss, so the scale controls should change nothing.",
             "A speech is wholly for training, for validation or for testing.",
         ),
     )

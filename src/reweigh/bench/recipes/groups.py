@@ -11,8 +11,8 @@ asked of the group that goes worst, groups being classes times an attribute. Hyp
 
 The `cpu` preset, 20 paired seeds, three rates for each row, an MLP with one hidden layer everywhere. Digits: small or
 large, in a colour that goes with the label in 95 % of the training images; in the test set every digit has both
-colours. MNIST: the same at 14 x 14 pixels on 5000 images a seed, 98 %. Adult: 8000 rows a seed, income times sex times
-white or not. Wikipedia comments: 10000 a seed as hashed words, toxic or not, times whether the comment names an
+colours. MNIST: the same at 14 x 14 pixels on 5000 images per seed, 98 %. Adult: 8000 rows per seed, income times sex
+times white or not. Wikipedia comments: 10000 per seed as hashed words, toxic or not, times whether the comment names an
 identity by one of a list of words: the data set has no such label of its own. Not in the paper. The `paper` preset is
 the `cpu` preset with all rows of MNIST, Adult and the comments, and five rates.
 """

@@ -167,7 +167,7 @@ def table(preset: str) -> Table:
         notes=(
             "Only the learning rate is tuned, for the new domain's validation loss: what is kept is not looked at.",
             "Nats per token; smaller is better on both sides.",
-            "There are no scale controls: AdamW takes no notice of a constant factor on the loss.",
+            "There are no scale controls: AdamW ignores a constant factor on the loss.",
             "rho has seen more text than the others, through its reference model.",
             "Tau is 3 for tokens and 5 for sequences: near the losses that the base model has on the new domain.",
         ),

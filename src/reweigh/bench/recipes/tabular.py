@@ -15,9 +15,9 @@ serves pre-training and head, as in MET; splits where none are official are ours
 with the `paper` preset Criteo itself, read from DIR/criteo/train.txt. MET-S, MET and MET-R see one column per attribute
 as in MET's tables, all others one per level of a category.
 
-The `cpu` preset is small: 1000 rows a seed (800 to train on), 1500 to test on, images as 14 x 14 grey pixels, tokens 16
-wide, two blocks, 400 steps of pre-training, 260 of the head, two trials, ten seeds. Income is tested on all its
-official test rows; Obesity, which has 253 people, by five folds, drawn anew for every five seeds. CovType learns from
+The `cpu` preset is small: 1000 rows per seed (800 to train on), 1500 to test on, images as 14 x 14 grey pixels, tokens
+16 wide, two blocks, 400 steps of pre-training, 260 of the head, two trials, ten seeds. Income is tested on all its
+official test rows; Obesity, which has 253 people, by five folds, drawn again for every five seeds. CovType learns from
 all 15,120 official training and validation rows, pre-trained for 40 epochs; these have as many rows of each class, the
 test rows far from it, so its accuracy is that of outputs corrected to the test rows' class shares, in choosing as in
 reporting. Pre-trained networks are kept beside the runs, for all rows that need the same one.

@@ -99,7 +99,7 @@ def _panel(
             for c in classifiers
         )
 
-    said = "; ".join(
+    cuts = "; ".join(
         f"{c.name} {_percent(curves[c.name][1][0])}, {_percent(curves[c.name][1][1])}" for c in classifiers
     )
     return Panel(
@@ -107,7 +107,7 @@ def _panel(
         markup=lines(
             drawn,
             title=title,
-            description=f"Mean over splits. Cuts at: {said}.",
+            description=f"Mean over splits. Cuts at: {cuts}.",
             x_label=x_label,
             y_label=y_label,
             y_domain=(0.0, 1.0),

@@ -16,7 +16,7 @@ Hyperparameters = Mapping[str, object]
 
 
 def tuning(results: Results) -> list[Group]:
-    """One panel a column: the trials of the primary row, and of the baseline beneath them."""
+    """One panel per column: the trials of the primary row, and of the baseline beneath them."""
     groups = [(column.name, _panel(results, column)) for column in results.columns]
     return [Group(name=name, panels=[panel]) for name, panel in groups if panel]
 

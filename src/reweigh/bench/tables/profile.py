@@ -47,21 +47,21 @@ class ColumnProfile:
     def differences(self, cells: pl.Series) -> list[str]:
         """What new cells have that training cells had not."""
         known = _known(cells, self.kind, self.pattern)
-        rows, found = len(cells), list[str]()
+        rows, differences = len(cells), list[str]()
         if self.low is not None and self.high is not None:
             outside = known.filter((known < self.low) | (known > self.high))
             if len(outside):
                 seen, new = (self._span(a, b) for a, b in ((self.low, self.high), (outside.min(), outside.max())))
-                found.append(f"is outside {seen} in {_of(len(outside), rows)} ({new})")
+                differences.append(f"is outside {seen} in {_of(len(outside), rows)} ({new})")
         if self.levels:
             foreign = known.filter(~known.is_in(list(self.levels))).drop_nulls()
             if len(foreign):
                 names = listed(foreign.unique().sort().to_list())
-                found.append(f"has names that training rows did not have in {_of(len(foreign), rows)} ({names})")
+                differences.append(f"has names that training rows did not have in {_of(len(foreign), rows)} ({names})")
         missing = known.null_count() / max(rows, 1)
         if missing > self.missing + _MORE_MISSING:
-            found.append(f"is missing in {missing:.0%} of rows, {self.missing:.0%} in training")
-        return found
+            differences.append(f"is missing in {missing:.0%} of rows, {self.missing:.0%} in training")
+        return differences
 
     def _span(self, low: Any, high: Any) -> str:
         first, last = (_moment(v) if self.kind == "date" else f"{v:.6g}" for v in (low, high))

@@ -1,4 +1,4 @@
-"""Where trainings run, and in which precision: a process has one device, the processor unless it is told otherwise."""
+"""Where trainings run, and in which precision: a process has one device, the processor by default."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Program(ABC):
     nonfinite: NonfinitePolicy = _PROPAGATE
     #: The factor on all losses that `device.unscale` takes out of the gradients.
     loss_scale: float = 1.0
-    #: Training units with numbers of their own, whose newest losses are kept; 0 where units are drawn anew.
+    #: Training units with numbers of their own, whose newest losses are kept; 0 where units are drawn again.
     units: int = 0
     #: Which units have corrupted labels, if any were corrupted on purpose.
     noisy: Tensor | None = None
@@ -162,7 +162,7 @@ class WholeCheckpoints(Checkpoints):
         self.writer = writer
 
     def load(self, driver: Driver) -> None:
-        """Read the file; raises `UnusableCheckpointError` if it does not fit, after which the driver is of no use."""
+        """Read the file; raises `UnusableCheckpointError` if it does not fit, after which the driver cannot be used."""
         state = self.writer.resume()
         try:
             driver.load(state)
@@ -343,7 +343,7 @@ class Driver:
         if state is None:
             return
         self.step, self.mean_weights, self.trajectory = state["step"], state["mean_weights"], state["trajectory"]
-        self.program.load(state["program"])  # first, since a program may have begun anew with other objectives
+        self.program.load(state["program"])  # first, since a program may have been started with other objectives
         for objective, own in zip(self.program.objectives, state["objectives"], strict=True):
             objective.load_state_dict(own)
         if self.program.average is not None:

@@ -85,7 +85,7 @@ class EpochTally:
         self._pooled = len(self._steps), len(self._means)
 
     def close(self, levels: Tensor | None) -> tuple[list[dict[str, Any]], Tensor]:
-        """Statistics for each member, and the mean weight of each step, `(steps, members)`; then start anew.
+        """Statistics for each member, and the mean weight of each step, `(steps, members)`; then start over.
 
         `levels` are those of `clip_levels`: a member without one has no clip share. There are no statistics where no
         step weighed anything.

@@ -348,7 +348,7 @@ class RGDClassifier(ClassifierMixin, _Network):
         Returns
         -------
         RGDClassifier
-            The estimator itself; a call of `fit` starts anew. Losses that need class counts take those of the first
+            The estimator itself; a call of `fit` starts over. Losses that need class counts take those of the first
             call.
         """
         if self.class_weight == "balanced":
@@ -492,7 +492,7 @@ class RGDRegressor(RegressorMixin, _Network):
         Returns
         -------
         RGDRegressor
-            The estimator itself. A call of `fit` starts anew.
+            The estimator itself. A call of `fit` starts over.
         """
         first = getattr(self, "_training", None) is None
         rows, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True, reset=first)

@@ -48,7 +48,7 @@ class PrimalDual(SamplerConfig):
     step
         :math:`\eta`, the step of the second player for losses of order one. In terms of a step :math:`a_p` on
         :math:`p` itself, :math:`\eta = n^2 a_p` (`"chi2"`) and :math:`n\, a_p` (`"kl"`), so that it need not be
-        tuned anew for another `n`.
+        tuned again for another `n`.
     floor
         :math:`\delta`, the least probability times `n`.
     offset
@@ -75,7 +75,7 @@ class PrimalDual(SamplerConfig):
     A batch of B is B one-coordinate steps whose draws share one p, with one projection (or renormalisation) at
     the end: the same expected motion of p an epoch at any batch size, and the published iteration at B = 1.
     Estimates divide by the probability at the time of drawing, which keeps them unbiased when batches are
-    prefetched. With weights of examples the draws are from :math:`p` times the weights, at O(n) a batch; estimates
+    prefetched. With weights of examples the draws are from :math:`p` times the weights, at O(n) per batch; estimates
     divide by the probability of the draw, so the expected step of p for an example is that without weights, unless
     its weight is 0; a very small weight makes rare and large steps, because the floor bounds p alone. In the theory
     both players' steps shrink as :math:`1/\sqrt T` with the length of the run; `step` is constant here. References:

@@ -1,4 +1,4 @@
-"""Every example once an epoch, in random order."""
+"""Every example once per epoch, in random order."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class DFR(Step):
 
     .. math:: \hat W = \frac1R \sum_{r=1}^R \arg\min_W \; \lVert W \rVert_1 + C \sum_{i \in S_r} \ell(W z_i, y_i)
 
-    :math:`S_r` holds as many rows of each group as the smallest has, drawn anew R times from the rows that the first
+    :math:`S_r` holds as many rows of each group as the smallest has, drawn again R times from the rows that the first
     stage did not see, and :math:`z_i` what the last layer saw of them, standardised. It uses group labels, so it is a
     bound for methods that do without.
 

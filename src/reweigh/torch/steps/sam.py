@@ -57,7 +57,7 @@ class SAM(Step):
 
     Notes
     -----
-    Both passes use the whole loss: a re-weighting objective computes its weights anew in the second. Micro-batches
+    Both passes use the whole loss: a re-weighting objective computes its weights again in the second. Micro-batches
     are all run once for the perturbation and all again at the perturbed point, so accumulation is exact. Parameters
     come back bit for bit before the update. Buffers (running statistics, the state of an objective that is a
     module) keep what the first pass made of them. With a gradient scaler the first gradient is unscaled before it

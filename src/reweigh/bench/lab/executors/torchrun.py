@@ -1,8 +1,8 @@
 """`torchrun` and the command: process 0 is the command, all others do with it what it begins.
 
-Process 0 makes the plan, takes runs and writes records. Before each run it tells the others which, and after each
-record whether to continue. A process that dies takes the others with it: `torchrun` ends them and starts all anew, and
-the run resumes from its last checkpoint.
+Process 0 makes the plan, takes runs and writes records. Before each run it sends the others its name, and after each
+record whether to continue. A process that dies takes the others with it: `torchrun` ends and restarts them all, and the
+run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reweigh.bench.lab.tuning import optuna as tuning_optuna
 from reweigh.bench.train import device as devices
 from reweigh.bench.train import distributed as processes
 
-#: How often `torchrun` starts all processes anew after one has died.
+#: How often `torchrun` restarts all processes after one has died.
 _RESTARTS = 10
 
 
@@ -110,7 +110,7 @@ def _lead_all(group: Sequence[Spec], root: Path) -> list[tuple[dict[str, Any], s
             if not Run(spec, root).over:
                 write_atomically(Run(spec, root).directory / "error.txt", reason)
         print(reason, file=sys.stderr, flush=True)
-        os._exit(1)  # the others wait for us: `torchrun` ends them, and starts all anew
+        os._exit(1)  # the others wait for us: `torchrun` ends and restarts them all
     return []
 
 

@@ -149,7 +149,7 @@ def build(settings: SupervisedSettings, task: Task, method: Method) -> nn.Module
 
 @functools.cache
 def load(name: str, encoder: str = "") -> Dataset:
-    """The data set, from the folder of official files if one was given, read once a process.
+    """The data set, from the folder of official files if one was given, read once per process.
 
     With `encoder`, its images are what that network, frozen, makes of them.
     """
@@ -160,7 +160,7 @@ def load(name: str, encoder: str = "") -> Dataset:
 
 @functools.cache
 def _statistics(dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of a data set's pixels, counted once a process."""
+    """Mean and deviation of a data set's pixels, counted once per process."""
     return pixel_statistics(dataset.x_train)
 
 

@@ -165,7 +165,7 @@ class Penalised(Learner):
     weight
         What the penalty is multiplied with, given the number of steps taken.
     restart
-        The step before which the optimiser starts anew, if it does: a penalty that comes in at once changes the scale
+        The step before which the optimiser starts over, if it does: a penalty that comes in at once changes the scale
         of gradients that Adam remembers.
     """
 

@@ -39,7 +39,7 @@ class IRM(DomainAlgorithm):
     weight
         The :math:`\lambda` of the penalty; 1 before `anneal`.
     anneal
-        Share of training after which the penalty has its full weight and Adam starts anew.
+        Share of training after which the penalty has its full weight and Adam starts over.
 
     Notes
     -----

@@ -24,7 +24,7 @@ _TINY = 1e-5
 class SagNet(DomainAlgorithm):
     r"""Content without style: features keep their shape and lose their mean and spread.
 
-    A feature vector's mean and standard deviation are its *style*, what is left is its *content*. Three steps a batch:
+    A feature vector's mean and standard deviation are its *style*, the rest is its *content*. Three steps per batch:
 
     1. network and classifier learn from features whose style is mixed with that of another example;
     2. a style head learns to classify from style alone, the content being another example's;

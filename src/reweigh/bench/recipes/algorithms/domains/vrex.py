@@ -34,7 +34,7 @@ class VREx(DomainAlgorithm):
     weight
         The :math:`\lambda` of the variance; 1 before `anneal`.
     anneal
-        Share of training after which it has its full weight and Adam starts anew (DomainBed: 500 of 5000 steps).
+        Share of training after which it has its full weight and Adam starts over (DomainBed: 500 of 5000 steps).
 
     Notes
     -----

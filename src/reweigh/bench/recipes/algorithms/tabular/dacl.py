@@ -21,7 +21,7 @@ class DACL(SelfSupervised):
 
     Two views of a row are made by mixing it with other rows, with a share a between `least` and 1 of itself: linear
     :math:`a x + (1-a) x'`, geometric :math:`x^a x'^{\,1-a}`, or binary (each cell is the row's own with probability a).
-    Which kind is drawn anew for each row and view. An encoder with a projection head must recognise views of the same
+    Which kind is drawn again for each row and view. An encoder with a projection head must recognise views of the same
     row (see `nt_xent`).
 
     Parameters

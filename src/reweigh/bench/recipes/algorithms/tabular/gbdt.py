@@ -20,7 +20,7 @@ class GBDT(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     trees
-        Most trees a class.
+        Most trees per class.
     lr
         Learning rate.
     random_state

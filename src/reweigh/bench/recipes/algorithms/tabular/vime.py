@@ -46,7 +46,7 @@ class VIME(SelfSupervised):
 
     Notes
     -----
-    Departs from the authors' code: cells are replaced anew for every batch, by values of other rows of the batch, and
+    Departs from the authors' code: cells are replaced again for every batch, by values of other rows of the batch, and
     not once before training, by values of all rows; a linear layer predicts the values, not a sigmoid, since
     columns are standardised and not between 0 and 1; and training is by Adam and not by RMSprop, as that of all
     transformers here. Their semi-supervised second stage is for rows without labels beside rows with labels, and is
