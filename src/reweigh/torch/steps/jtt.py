@@ -56,10 +56,10 @@ class JTT(Step):
     -----
     As in the authors' code, errors are added `up` times to the rows that are there, the second model starts as the
     first did, with a new optimizer. Departures: the two stages share one budget and one schedule of learning rates,
-    which continues; an epoch of the second stage is as many draws as there are rows. They stop the first stage and choose
-    `up` by the worst group of labelled validation rows: (0.2, 100) for Waterbirds, (0.02, 50) for CelebA, (0.4, 4) for
-    MultiNLI and (0.67, 6) for CivilComments, with a weight decay of 1 on Waterbirds. References: Liu et al., *Just
-    Train Twice: Improving Group Robustness without Training Group Information*, ICML 2021.
+    which continues; an epoch of the second stage is as many draws as there are rows. They stop the first stage and
+    choose `up` by the worst group of labelled validation rows: (0.2, 100) for Waterbirds, (0.02, 50) for CelebA, (0.4,
+    4) for MultiNLI and (0.67, 6) for CivilComments, with a weight decay of 1 on Waterbirds. References: Liu et al.,
+    *Just Train Twice: Improving Group Robustness without Training Group Information*, ICML 2021.
     """
 
     first: float = 0.2
