@@ -78,17 +78,19 @@ def table(name: str) -> tuple[Array, Array]:
     return x @ vectors[:, -COMPONENTS:] / np.sqrt(values[-COMPONENTS:]), y
 
 
-def data_sets(name: str, rows: int, sets: int, *, rounds: int, nested: int) -> Iterator[Tested]:
+def data_sets(name: str, rows: int, sets: int, *, rounds: int, nested: int, splits: int = SPLITS) -> Iterator[Tested]:
     """At most so many disjoint data sets of a table, tested."""
     x, y = table(name)
     order = np.random.default_rng(1).permutation(len(y))
     pool, rest = order[:POOL], order[POOL:]
     for number in range(min(sets, len(rest) // rows)):
         own = rest[number * rows : (number + 1) * rows]
-        yield tested(x[own], y[own], x[pool], y[pool], number, rounds=rounds, nested=nested)
+        yield tested(x[own], y[own], x[pool], y[pool], number, rounds=rounds, nested=nested, splits=splits)
 
 
-def tested(x: Array, y: Array, pool: Array, pool_y: Array, seed: int, *, rounds: int, nested: int) -> Tested:
+def tested(
+    x: Array, y: Array, pool: Array, pool_y: Array, seed: int, *, rounds: int, nested: int, splits: int
+) -> Tested:
     """One data set, tested in rounds of folds, on random splits and in nested folds; the pool tells the truth."""
     rng = np.random.default_rng([seed, len(y)])
     folds = np.stack([_folds(y, rng) for _ in range(rounds)])
@@ -102,8 +104,8 @@ def tested(x: Array, y: Array, pool: Array, pool_y: Array, seed: int, *, rounds:
         classes=y,
         hits=hits,
         folds=folds,
-        splits=_splits(x, y, rng),
-        inner=_inner(x, y, folds[:nested], rng),
+        splits=_splits(x, y, rng, splits) if splits else {},
+        inner=_inner(x, y, folds[:nested], rng) if nested else {},
         truth={
             method: balanced(rows[0] == pool_y, pool_y)
             for method, rows in predictions(x, y, np.ones((1, len(y)), dtype=bool), pool, rng).items()
@@ -166,11 +168,11 @@ def _folds(y: Array, rng: np.random.Generator) -> Array:
     return folds
 
 
-def _splits(x: Array, y: Array, rng: np.random.Generator) -> dict[str, Array]:
+def _splits(x: Array, y: Array, rng: np.random.Generator, count: int) -> dict[str, Array]:
     """Balanced accuracy on a fifth of the rows, trained on three fifths: one fifth is left for validation."""
-    dealt = StratifiedShuffleSplit(SPLITS, test_size=0.2, train_size=0.6, random_state=int(rng.integers(2**31)))
+    dealt = StratifiedShuffleSplit(count, test_size=0.2, train_size=0.6, random_state=int(rng.integers(2**31)))
     parts = list(dealt.split(x, y))
-    trained = np.zeros((SPLITS, len(y)), dtype=bool)
+    trained = np.zeros((count, len(y)), dtype=bool)
     for k, (train, _) in enumerate(parts):
         trained[k, train] = True
     found = predictions(x, y, trained, x, rng)

@@ -33,9 +33,15 @@ def of_rows(seen: Tested, ours: str, baseline: str, rounds: int) -> Difference:
 
 
 def of_rows_and_rounds(seen: Tested, ours: str, baseline: str, rounds: int, *, alpha: float = 0.05) -> Difference:
-    """The library's rule."""
+    """Rows and rounds, each round as a whole: the library's rule before it counted folds."""
     first, second = seen.hits[ours][:rounds], seen.hits[baseline][:rounds]
     return across_rows(first, second, seen.classes, test_over_train=1 / (FOLDS - 1), alpha=alpha)
+
+
+def of_rows_and_folds(seen: Tested, ours: str, baseline: str, rounds: int, *, alpha: float = 0.05) -> Difference:
+    """The library's rule: every fold is a training of its own."""
+    first, second, folds = seen.hits[ours][:rounds], seen.hits[baseline][:rounds], seen.folds[:rounds]
+    return across_rows(first, second, seen.classes, test_over_train=1 / (FOLDS - 1), folds=folds, alpha=alpha)
 
 
 def of_bootstrap(seen: Tested, ours: str, baseline: str, rounds: int) -> Difference:

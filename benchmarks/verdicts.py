@@ -1,6 +1,6 @@
 """Which interval may a verdict rest on? Coverage, width, false decisions, power and regret of each rule, measured.
 
-    python benchmarks/verdicts.py [--quick] [--tables adult,bank,covtype] [--rows 300,1000,3000] [--sets 100]
+    python benchmarks/verdicts.py [--quick] [--tables adult,bank,covtype] [--rows 300,1000,3000] [--sets 100] [--few]
 
 Disjoint data sets are drawn from large tables (`_disjoint.py`), so that the true difference of two methods in balanced
 accuracy is known. Methods are logistic regressions and random trees, cheap enough to test thousands of data sets.
@@ -37,6 +37,8 @@ from reweigh.bench.lab.stats import Difference
 Interval = Callable[[Tested, str, str], Difference]
 
 ROUNDS, NESTED = max(LOOKS), 3
+#: Rounds that `reweigh compare` runs at most.
+FEW = 6
 POINTS = (1, 2, 5)
 #: Of a table, in data sets of one size.
 MOST_ROWS = 60_000
@@ -79,10 +81,15 @@ def all_rules() -> list[Rule]:
             looks=[(FOLDS * r, partial(interval, rounds=r)) for r in looks or (rounds,)],
         )
 
-    spent = [
-        (FOLDS * r, partial(rules.of_rows_and_rounds, rounds=r, alpha=alpha_of_look(i, len(LOOKS))))
-        for i, r in enumerate(LOOKS)
-    ]
+    def with_looks(name: str, interval: Callable[..., Difference], looks: Sequence[int]) -> Rule:
+        return Rule(
+            name=f"{name}, looks after {', '.join(map(str, looks))} rounds",
+            looks=[
+                (FOLDS * r, partial(interval, rounds=r, alpha=alpha_of_look(i, len(looks))))
+                for i, r in enumerate(looks)
+            ],
+        )
+
     return [
         splits("t over 10 splits, corrected by too little", 10, whole),
         splits("t over 10 splits, corrected", 10, trained),
@@ -94,8 +101,18 @@ def all_rules() -> list[Rule]:
         folds("bootstrap over rows and rounds", rules.of_bootstrap, 8),
         folds("rows and rounds", rules.of_rows_and_rounds, 8),
         folds("rows and rounds", rules.of_rows_and_rounds, ROUNDS, range(2, ROUNDS + 1)),
-        Rule(name=f"rows and rounds, looks after {', '.join(map(str, LOOKS))} rounds", looks=spent),
+        with_looks("rows and rounds", rules.of_rows_and_rounds, LOOKS),
+        folds("rows and rounds", rules.of_rows_and_rounds, 2),
+        folds("rows and trainings", rules.of_rows_and_folds, 2),
+        folds("rows and trainings", rules.of_rows_and_folds, FEW),
+        with_looks("rows and trainings", rules.of_rows_and_folds, (2, 4, FEW)),
     ]
+
+
+def few_rounds() -> list[Rule]:
+    """The rules about rows that need no more rounds than the command runs."""
+    known = [rule for rule in all_rules() if rule.name.startswith("rows and")]
+    return [rule for rule in known if rule.looks[-1][0] <= FOLDS * FEW]
 
 
 def measure(rule: Rule, sets: Sequence[Tested]) -> dict[str, Any]:
@@ -187,6 +204,7 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--rows", default="300,1000,3000")
     parser.add_argument("--sets", type=int, default=100, help="data sets of each table and size, at most")
+    parser.add_argument("--few", action="store_true", help=f"at most {FEW} rounds, and only the rules about rows")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "verdicts.json")
     options = parser.parse_args()
     names, sizes, number = options.tables.split(","), [int(n) for n in options.rows.split(",")], options.sets
@@ -197,8 +215,11 @@ def main() -> None:
         cells: dict[str, dict[str, dict[str, Any]]] = {}
         counts: list[str] = []
         for name in names:
-            sets = list(data_sets(name, rows, min(number, MOST_ROWS // rows), rounds=ROUNDS, nested=NESTED))
-            cells[name] = {rule.name: measure(rule, sets) for rule in all_rules()}
+            most = min(number, MOST_ROWS // rows)
+            rounds, nested, splits = (FEW, 0, 0) if options.few else (ROUNDS, NESTED, SPLITS)
+            sets = list(data_sets(name, rows, most, rounds=rounds, nested=nested, splits=splits))
+            measured = few_rounds() if options.few else all_rules()
+            cells[name] = {rule.name: measure(rule, sets) for rule in measured}
             counts.append(f"{len(sets)} of {name}")
         out.print(table(f"{rows} rows, data sets: {', '.join(counts)}", HEADS, report(cells)))
         results[str(rows)] = {"data_sets": counts, "cells": cells}

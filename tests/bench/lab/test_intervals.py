@@ -7,7 +7,7 @@ import pytest
 from scipy import stats as scipy_stats
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from reweigh.bench.lab.intervals import LOOKS, across_rows, alpha_of_look, pseudo_scores
+from reweigh.bench.lab.intervals import LOOKS, across_rows, alpha_of_look, half_widths, pseudo_scores
 
 
 def hits(rounds: int, rows: int, share: float, seed: int) -> np.ndarray:
@@ -35,6 +35,34 @@ def test_rounds_add_what_their_means_vary_by():
     half = scipy_stats.t.ppf(0.975, freedom) * math.sqrt(rows + rounds)
     assert found.mean == pytest.approx(0.2)
     assert found.high - found.mean == pytest.approx(half)
+
+
+def test_folds_are_trainings_of_their_own():
+    # Two rounds of two folds; in the first round fold 0 gains 0.2 and fold 1 loses 0.2, in the second the reverse.
+    # Rounds as a whole never differ; each fold moves the mean of its round by 0.1 either way: 4 * 0.1^2 / (2 * 1).
+    folds = np.array([[0] * 4 + [1] * 4] * 2)
+    ours = np.array([[0.2] * 4 + [-0.2] * 4, [-0.2] * 4 + [0.2] * 4]) + 0.1
+    whole = across_rows(ours, np.zeros((2, 8)), test_over_train=0.0)
+    by_fold = across_rows(ours, np.zeros((2, 8)), test_over_train=0.0, folds=folds)
+    # Rows: every one gains 0.1, squares 8 * 0.01 + 0.01 - 0.8^2 / 10 = 0.026, over 9 * 8.
+    rows, trainings = 0.026 / 72, 4 * 0.1**2 / 2
+    assert whole.high - whole.mean == pytest.approx(scipy_stats.t.ppf(0.975, 7) * math.sqrt(rows))
+    freedom = (rows + trainings) ** 2 / (rows**2 / 7 + trainings**2 / 2)
+    assert by_fold.mean == whole.mean == pytest.approx(0.1)
+    assert by_fold.high - by_fold.mean == pytest.approx(scipy_stats.t.ppf(0.975, freedom) * math.sqrt(rows + trainings))
+
+
+def test_half_widths_of_more_rounds_shrink_what_trainings_add():
+    rng = np.random.default_rng(3)
+    folds = np.stack([rng.permutation(np.repeat(np.arange(5), 40)) for _ in range(4)])
+    ours = rng.normal(size=200) * 0.2 + rng.normal(size=(4, 5))[np.arange(4)[:, None], folds]
+    arguments = {"test_over_train": 0.25, "folds": folds}
+    now = across_rows(ours, np.zeros_like(ours), **arguments)
+    same, more, most = half_widths(ours, np.zeros_like(ours), rounds=(4, 8, 10**6), **arguments)
+    assert same == pytest.approx((now.high - now.low) / 2)
+    assert same > more > most
+    limit = across_rows(np.repeat(ours.mean(0)[None], 2, 0), np.zeros((2, 200)), test_over_train=0.25)
+    assert most == pytest.approx((limit.high - limit.low) / 2, rel=0.01)
 
 
 def test_many_rows_are_the_t_test_over_rows():

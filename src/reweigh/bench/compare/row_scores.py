@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,17 +101,50 @@ class RowScores:
         """
         metric = key.removeprefix("test/")
         first, second = ([pair[k] for pair in values.values()] for k in (0, 1))
-        rounds = {self._split(seed).round for seed in values} if self._known(metric, values) else set[int]()
-        if len(rounds) < 2:  # a single round cannot tell what other splits and seeds would add
+        matrices = self._matrices(metric, ours, theirs, list(values), index)
+        if matrices is None:  # a single round cannot tell what other splits and seeds would add
             return results.difference(first, second, self.table.overlap, primary=primary)
-        rows = np.unique(np.concatenate([self._split(seed).rows for seed in values]))
+        *scores, folds = matrices
+        apart = intervals.across_rows(
+            *scores, test_over_train=self.table.overlap, folds=folds, alpha=_LAST, primary=primary
+        )
+        return dataclasses.replace(apart, n=len(values), p=min(1.0, apart.p * 0.05 / _LAST))
+
+    def half_widths(
+        self, key: str, ours: Mapping[int, Outcome], theirs: Mapping[int, Outcome], rounds: Sequence[int], alpha: float
+    ) -> list[float] | None:
+        """The half-width of the same interval after so many rounds; None where rows are not what is compared."""
+        seeds = sorted(set(ours) & set(theirs))
+        matrices = self._matrices(key.removeprefix("test/"), ours, theirs, seeds, None)
+        if matrices is None:
+            return None
+        *scores, folds = matrices
+        return intervals.half_widths(
+            *scores, test_over_train=self.table.overlap, rounds=rounds, folds=folds, alpha=alpha * _LAST / 0.05
+        )
+
+    def _matrices(
+        self,
+        metric: str,
+        ours: Mapping[int, Outcome],
+        theirs: Mapping[int, Outcome],
+        seeds: Sequence[int],
+        index: int | None,
+    ) -> tuple[Array, Array, Array | None, Array] | None:
+        """Scores of both by round and row, the classes where these count alike, and the folds; None in round one."""
+        rounds = {self._split(seed).round for seed in seeds} if self._known(metric, seeds) else set[int]()
+        if len(rounds) < 2:
+            return None
+        rows = np.unique(np.concatenate([self._split(seed).rows for seed in seeds]))
         order = {round_: i for i, round_ in enumerate(sorted(rounds))}
         scores = np.full((2, len(rounds), len(rows)), np.nan)
+        folds = np.full((len(rounds), len(rows)), -1)
         classes, groups = np.zeros((2, len(rows)), np.int64)
-        for seed in values:
+        for seed in seeds:
             split = self._split(seed)
             places = np.searchsorted(rows, split.rows)
             classes[places], groups[places] = split.classes, split.groups
+            folds[order[split.round], places] = seed
             for k, outcomes in enumerate((ours, theirs)):
                 scores[k, order[split.round], places] = self._scores(metric, _outputs(outcomes[seed]), split.classes)
         counted = np.ones(len(rows), bool)
@@ -119,15 +152,8 @@ class RowScores:
             counted = (classes if metric == "class_accuracy" else groups) == index
         elif metric == "balanced_accuracy" and self.judging.counted is not None:
             counted = np.asarray(self.judging.counted)[classes]
-        apart = intervals.across_rows(
-            scores[0][:, counted],
-            scores[1][:, counted],
-            classes[counted] if metric == "balanced_accuracy" else None,
-            test_over_train=self.table.overlap,
-            alpha=_LAST,
-            primary=primary,
-        )
-        return dataclasses.replace(apart, n=len(values), p=min(1.0, apart.p * 0.05 / _LAST))
+        own = classes[counted] if metric == "balanced_accuracy" else None
+        return scores[0][:, counted], scores[1][:, counted], own, folds[:, counted]
 
     def tested(self, outcomes: Mapping[int, Outcome]) -> list[tuple[Array, Array]]:
         """The outputs of a row on the rows it was tested on, and the classes of these, split by split."""

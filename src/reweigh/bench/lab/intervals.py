@@ -13,10 +13,11 @@ often as the corrected t interval over splits, and is narrower by a third or mor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats as distributions
 
 from reweigh.bench.lab.stats import Difference, from_error
 
@@ -32,20 +33,23 @@ def across_rows(
     classes: Array | None = None,
     *,
     test_over_train: float,
+    folds: Array | None = None,
     alpha: float = 0.05,
     primary: bool = False,
 ) -> Difference:
     r"""The difference of two mean scores on one data set, from the scores of its rows in repeated folds.
 
-    With :math:`d_i` the difference of row i averaged over the rounds that tested it, class c with :math:`n_c` rows of
-    mean :math:`\bar d_c` and variance :math:`s_c^2`, C classes, and R rounds of mean difference :math:`x_r`, the
-    difference is :math:`\frac1C \sum_c \bar d_c`, and its squared standard error
+    With :math:`d_i` the difference of row i averaged over the R rounds, class c with :math:`n_c` rows of mean
+    :math:`\bar d_c` and variance :math:`s_c^2`, C classes, and :math:`x_{rk}` what fold k of round r adds to the mean
+    of its round beyond the :math:`d_i` of its rows, the difference is :math:`\frac1C \sum_c \bar d_c`, and its
+    squared standard error
 
     .. math:: \Big(1 + \frac{n_{test}}{n_{train}}\Big) \frac{1}{C^2} \sum_c \frac{s_c^2}{n_c}
-              + \frac{1}{R (R - 1)} \sum_r (x_r - \bar x)^2 :
+              + \frac{1}{R (R - 1)} \sum_{r,k} x_{rk}^2 :
 
-    other rows, with the correction of Nadeau and Bengio for training sets that overlap, and other seeds and splits. The
-    degrees of freedom are Satterthwaite's.
+    other rows, with the correction of Nadeau and Bengio for training sets that overlap, and other seeds and splits.
+    Every fold is a training of its own, so that two rounds of five folds say as much about seeds as six rounds without
+    folds. The degrees of freedom are Satterthwaite's.
 
     Parameters
     ----------
@@ -59,6 +63,8 @@ def across_rows(
         Rows tested on over rows trained on in each fold: 1 / (k - 1) for k folds, more if the training part also gives
         rows to validation. 0 if all rounds train on the same rows and test on the same others: the interval is then
         about other test rows and seeds, given the training rows.
+    folds
+        Which fold of its round tested each row, `(rounds, rows)`. Without it each round counts as one.
     alpha
         One minus the confidence.
     primary
@@ -89,7 +95,7 @@ def across_rows(
     """
     if not 0 <= test_over_train < math.inf:
         raise ValueError(f"`test_over_train` must be a number from 0 on, got {test_over_train!r}.")
-    differences, labels = _tested(ours, baseline, classes)
+    differences, labels, dealt = _tested(ours, baseline, classes, folds)
     by_row = np.nanmean(differences, axis=0)
     n, rounds = len(by_row), len(differences)
     inside = [labels == label for label in np.unique(labels)]
@@ -98,22 +104,53 @@ def across_rows(
         return Difference(n=n, mean=mean, sd=math.nan, low=-math.inf, high=math.inf, effect=math.nan, p=1.0)
     if not by_row.any():
         return Difference(n=n, mean=0.0, sd=0.0, low=0.0, high=0.0, effect=math.nan, p=1.0, primary=primary)
-    largest = float(np.abs(by_row).max())
-    factor = (1.0 + test_over_train) / len(inside) ** 2
-    # (squared error, degrees of freedom) of every class, and of the rounds
-    parts = [(factor * _adjusted(by_row[own], largest), max(int(own.sum()) - 1, 1)) for own in inside]
-    parts.append((_of_rounds(differences - by_row, inside), rounds - 1))
-    squared = sum(part for part, _ in parts)
-    error = math.sqrt(squared)
+    parts = _error_parts(differences, by_row, inside, dealt, test_over_train)
+    error = math.sqrt(sum(part for part, _ in parts))
     return from_error(
         mean,
         error,
         n=n,
         sd=error * math.sqrt(n),
-        freedom=squared**2 / sum(part**2 / freedom for part, freedom in parts),
+        freedom=_freedom(parts),
         level=1.0 - alpha,
         primary=primary,
     )
+
+
+def half_widths(
+    ours: Array,
+    baseline: Array,
+    classes: Array | None = None,
+    *,
+    test_over_train: float,
+    rounds: Sequence[int],
+    folds: Array | None = None,
+    alpha: float = 0.05,
+) -> list[float]:
+    """What the half-width of `across_rows` would become after so many rounds like those that there are.
+
+    What rounds add shrinks with their number, what rows add does not; parameters are those of `across_rows`. Infinite
+    for a single round.
+
+    Examples
+    --------
+    >>> ours = np.array([[1, 1, 1, 0, 1, 1], [1, 0, 0, 0, 1, 1]])
+    >>> baseline = np.array([[1, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1]])
+    >>> [round(half, 4) for half in half_widths(ours, baseline, test_over_train=0.25, rounds=(2, 4, 8))]
+    [0.6305, 0.621, 0.6209]
+    """
+    differences, labels, dealt = _tested(ours, baseline, classes, folds)
+    by_row, count = np.nanmean(differences, axis=0), len(differences)
+    if count < 2 or not by_row.any():
+        return [0.0 if count > 1 else math.inf] * len(rounds)
+    inside = [labels == label for label in np.unique(labels)]
+    *of_rows, (of_rounds, freedom) = _error_parts(differences, by_row, inside, dealt, test_over_train)
+    halves: list[float] = []
+    for planned in rounds:
+        parts = [*of_rows, (of_rounds * count / planned, max(freedom * (planned - 1) / (count - 1), 1))]
+        width = float(distributions.t.ppf(1 - alpha / 2, _freedom(parts))) * math.sqrt(sum(part for part, _ in parts))
+        halves.append(width if planned > 1 else math.inf)
+    return halves
 
 
 def pseudo_scores(metric: Callable[[Array], float], rows: int) -> Array:
@@ -158,8 +195,8 @@ def alpha_of_look(look: int, looks: int, alpha: float = 0.05) -> float:
     return 0.75 * left if look else left
 
 
-def _tested(ours: Array, baseline: Array, classes: Array | None) -> tuple[Array, Array]:
-    """The differences by round and row, and the class of each row; without rows that no round has tested."""
+def _tested(ours: Array, baseline: Array, classes: Array | None, folds: Array | None) -> tuple[Array, Array, Array]:
+    """The differences by round and row, the class of each row, and its folds; without rows that no round has tested."""
     first, second = (np.atleast_2d(np.asarray(scores, dtype=np.float64)) for scores in (ours, baseline))
     if first.shape != second.shape or first.ndim != 2:
         raise ValueError(f"both methods need scores of the same rounds and rows, got {first.shape} and {second.shape}.")
@@ -168,12 +205,31 @@ def _tested(ours: Array, baseline: Array, classes: Array | None) -> tuple[Array,
     labels = np.zeros(first.shape[1], dtype=np.int64) if classes is None else np.asarray(classes)
     if labels.shape != first.shape[1:]:
         raise ValueError(f"`classes` must have one entry per row, got {labels.shape} for {first.shape[1]} rows.")
+    dealt = np.zeros(first.shape, dtype=np.int64) if folds is None else np.atleast_2d(np.asarray(folds))
+    if dealt.shape != first.shape:
+        raise ValueError(f"`folds` must have one entry per round and row, got {dealt.shape} for {first.shape}.")
     differences = first - second
-    differences = differences[np.isfinite(differences).any(1)]
+    begun = np.isfinite(differences).any(1)
+    differences, dealt = differences[begun], dealt[begun]
     kept = np.isfinite(differences).any(0)
     if not kept.any():
         raise ValueError("no row has been tested by both methods.")
-    return differences[:, kept], labels[kept]
+    return differences[:, kept], labels[kept], dealt[:, kept]
+
+
+def _error_parts(
+    differences: Array, by_row: Array, inside: list[Array], folds: Array, test_over_train: float
+) -> list[tuple[float, float]]:
+    """Squared standard error and degrees of freedom of every class and, last, of seeds and splits."""
+    largest = float(np.abs(by_row).max())
+    factor = (1.0 + test_over_train) / len(inside) ** 2
+    parts = [(factor * _adjusted(by_row[own], largest), float(max(int(own.sum()) - 1, 1))) for own in inside]
+    return [*parts, _of_trainings(differences - by_row, inside, folds)]
+
+
+def _freedom(parts: Sequence[tuple[float, float]]) -> float:
+    """Satterthwaite's degrees of freedom of a sum of squared errors."""
+    return sum(part for part, _ in parts) ** 2 / sum(part**2 / freedom for part, freedom in parts)
 
 
 def _adjusted(values: Array, largest: float) -> float:
@@ -183,9 +239,27 @@ def _adjusted(values: Array, largest: float) -> float:
     return squares / ((n + 1) * n)
 
 
-def _of_rounds(residuals: Array, inside: list[Array]) -> float:
-    """The squared standard error that rounds add: how their means vary once each row's own mean is taken out."""
-    seen = np.stack([np.isfinite(residuals[:, own]).any(1) for own in inside]).all(0)
-    means = [np.mean([np.nanmean(row[own]) for own in inside]) for row in residuals[seen]]
-    count = len(means)
-    return float(np.var(means, ddof=1)) / count if count > 1 else 0.0
+def _of_trainings(residuals: Array, inside: list[Array], folds: Array) -> tuple[float, float]:
+    """What seeds and splits add: how much each training moves the mean once every row's own mean is taken out.
+
+    Rows that a single round has tested say nothing about it; the others stand for them.
+    """
+    times = np.isfinite(residuals).sum(0)
+    repeated = times > 1
+    weights = np.zeros(len(times))
+    for own in inside:
+        weights[own] = 1.0 / (len(inside) * own.sum())
+    share = float(weights[repeated].sum())
+    if not share:
+        return 0.0, 1.0
+    # A row's residual counts with its weight in the mean, and they are too small since their mean was taken out.
+    scale = np.where(repeated, weights / np.sqrt(np.maximum(times * (times - 1.0), 1.0)), 0.0)
+    moved = np.nan_to_num(residuals) * scale
+    sums = [
+        float(moved[r, folds[r] == fold].sum())
+        for r in range(len(moved))
+        for fold in np.unique(folds[r][np.isfinite(residuals[r]) & repeated])
+    ]
+    rounds = int(np.isfinite(residuals[:, repeated]).any(1).sum())
+    freedom = len(sums) * (rounds - 1) / rounds
+    return float(np.square(sums).sum()) / share, max(freedom, 1.0)
