@@ -66,6 +66,15 @@ class TestedRows(NamedTuple):
     round: int
 
 
+class ScoreMatrices(NamedTuple):
+    """Scores of two methods by round and row, the class of each row where classes count alike, and who tested it."""
+
+    ours: Array
+    theirs: Array
+    classes: Array | None
+    folds: Array
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowScores:
     """The differences of a comparison: of rows where the metric allows it, of splits otherwise.
@@ -104,9 +113,14 @@ class RowScores:
         matrices = self._matrices(metric, ours, theirs, list(values), index)
         if matrices is None:  # a single round cannot tell what other splits and seeds would add
             return results.difference(first, second, self.table.overlap, primary=primary)
-        *scores, folds = matrices
         apart = intervals.across_rows(
-            *scores, test_over_train=self.table.overlap, folds=folds, alpha=_LAST, primary=primary
+            matrices.ours,
+            matrices.theirs,
+            matrices.classes,
+            test_over_train=self.table.overlap,
+            folds=matrices.folds,
+            alpha=_LAST,
+            primary=primary,
         )
         return dataclasses.replace(apart, n=len(values), p=min(1.0, apart.p * 0.05 / _LAST))
 
@@ -118,9 +132,14 @@ class RowScores:
         matrices = self._matrices(key.removeprefix("test/"), ours, theirs, seeds, None)
         if matrices is None:
             return None
-        *scores, folds = matrices
         return intervals.half_widths(
-            *scores, test_over_train=self.table.overlap, rounds=rounds, folds=folds, alpha=alpha * _LAST / 0.05
+            matrices.ours,
+            matrices.theirs,
+            matrices.classes,
+            test_over_train=self.table.overlap,
+            rounds=rounds,
+            folds=matrices.folds,
+            alpha=alpha * _LAST / 0.05,
         )
 
     def _matrices(
@@ -130,8 +149,8 @@ class RowScores:
         theirs: Mapping[int, Outcome],
         seeds: Sequence[int],
         index: int | None,
-    ) -> tuple[Array, Array, Array | None, Array] | None:
-        """Scores of both by round and row, the classes where these count alike, and the folds; None in round one."""
+    ) -> ScoreMatrices | None:
+        """The scores of both; None before the second round, and where rows are not what is compared."""
         rounds = {self._split(seed).round for seed in seeds} if self._known(metric, seeds) else set[int]()
         if len(rounds) < 2:
             return None
@@ -153,7 +172,7 @@ class RowScores:
         elif metric == "balanced_accuracy" and self.judging.counted is not None:
             counted = np.asarray(self.judging.counted)[classes]
         own = classes[counted] if metric == "balanced_accuracy" else None
-        return scores[0][:, counted], scores[1][:, counted], own, folds[:, counted]
+        return ScoreMatrices(scores[0][:, counted], scores[1][:, counted], own, folds[:, counted])
 
     def tested(self, outcomes: Mapping[int, Outcome]) -> list[tuple[Array, Array]]:
         """The outputs of a row on the rows it was tested on, and the classes of these, split by split."""
