@@ -34,6 +34,7 @@ import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +71,7 @@ class Spec:
     #: What the run is for: "tune" runs choose hyper-parameters and are never reported as results.
     stage: Literal["tune", "final"] = "final"
 
-    @property
+    @cached_property  # executors ask for it at every look at their runs
     def id(self) -> str:
         """The first twelve hex digits of the hash of the canonical spec."""
         return hashlib.sha256(self.text().encode()).hexdigest()[:12]

@@ -176,8 +176,9 @@ def execute(
     Runs that another command is working on are waited for, and taken over if it dies: what follows may depend on them.
     At the `deadline`, a moment of the `clock`, an `OutOfTimeError` leaves the rest undone.
     """
-    over = {s.id for s in specs if Run(s, root).over}
-    for run in (Run(s, root) for s in specs):
+    runs = {s.id: Run(s, root) for s in specs}
+    over = {name for name, run in runs.items() if run.over}
+    for run in runs.values():
         if (reason := run.damage()) is not None:
             display.damaged(run, reason)
         elif run.littered:
@@ -193,6 +194,7 @@ def execute(
     waiting = {workers.submit(g, root): g for g in groups}
     taken: list[list[Spec]] = []
     deaths = _Deaths()
+    ended = set(over)  # to count what is over, without a look at thousands of runs that have not begun
     while waiting or taken or deaths.alone:
         if deadline is not None and clock() > deadline:
             raise OutOfTimeError(f"the time was over in the middle of: {title}")
@@ -208,6 +210,7 @@ def execute(
             waiting[workers.submit(group, root)] = group
         for future in finished & waiting.keys():
             group = waiting.pop(future)
+            ended.update(s.id for s in group if runs[s.id].over)
             if future.exception() is None and future.result() is None:
                 taken.append(group)
             else:
@@ -215,9 +218,9 @@ def execute(
         # A cluster does not say which of the futures it has begun with; it begins with the first.
         running = [g for future, g in waiting.items() if future.running()] or list(waiting.values())
         running += taken
-        display.update(
-            [(to_do(g), _newest(g[0], root)) for g in running[: workers.jobs]], sum(Run(s, root).over for s in specs)
-        )
+        running = running[: workers.jobs]
+        ended.update(s.id for g in running for s in g if s.id not in ended and runs[s.id].over)
+        display.update([(to_do(g), _newest(g[0], root)) for g in running], len(ended))
     return failures
 
 
