@@ -107,6 +107,12 @@ def test_term_ema():
 
 
 @identity
+def test_scdro():
+    same(weights("scdro:lam=2,lam_lr=0,rate=1", steps=3), weights("term:t=0.5"))
+    same(weights("scdro:lam=2"), weights("term:t=0.5"))
+
+
+@identity
 def test_term_hierarchical():
     same(weights("term_hierarchical:n_groups=2,t_in=0.5,t_out=0.5", groups=GROUPS), weights("term:t=0.5"))
 
@@ -228,6 +234,15 @@ def test_class_balanced():
     loss = method("class_balanced:beta=0").loss.bind([100, 10, 5, 1])
     same(loss(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
     same(loss.sample_weight(TARGET), np.ones(6))
+
+
+@identity
+def test_ldam():
+    loss = method("ldam:margin=0,scale=1").loss.bind([100, 10, 5, 1])
+    same(loss(OUTPUT, TARGET), CROSS_ENTROPY, 1e-6)
+    deferred = method("deferred").loss.bind([100, 10, 5, 1])
+    assert loss.sample_weight(TARGET, progress=0.79) is deferred.sample_weight(TARGET, progress=0.79) is None
+    same(loss.sample_weight(TARGET, progress=0.8), deferred.sample_weight(TARGET, progress=0.8), 1e-6)
 
 
 @identity
@@ -400,7 +415,7 @@ def _steps(text, count=4, **decay):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, **decay)
     n = len(OUTPUT)
-    step = method(text).build(Context(n=n, steps=4)).step.start(model)
+    step = method(text).build(Context(n=n, steps=4, class_counts=(2, 2, 1, 1))).step.start(model)
     closure = Closure(
         model=model,
         batch=(OUTPUT, TARGET),
@@ -426,6 +441,30 @@ def test_coteaching():
 @identity
 def test_weight_decay():
     same(_steps("weight_decay:strength=0.01"), _steps("plain", weight_decay=0.01), 1e-6)
+
+
+@identity
+def test_crt():
+    plain = _steps("plain")
+    same(_steps("crt:share=1e-9"), plain, 1e-6)
+    with pytest.raises(AssertionError):
+        same(_steps("crt:share=0.25"), plain, 1e-6)
+
+
+@identity
+def test_projected():
+    same(_steps("projected:radius=1e9"), _steps("plain"), 1e-6)
+
+
+@identity
+def test_group_balanced():
+    labels = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2])
+    by_class, by_group = (
+        method(name).sampler.start(8, batch_size=4, **given)
+        for name, given in (("class_uniform", {"targets": labels}), ("group_balanced", {"groups": labels}))
+    )
+    same(by_class.probabilities(), by_group.probabilities())
+    assert list(by_class) == list(by_group)
 
 
 @identity

@@ -9,7 +9,7 @@ loading and book-keeping included, relative to the same step of plain training?
 Every run times its method and plain training in turns within one process, in processor time, so that a busy machine
 disturbs both alike; the row `mean` is plain training against itself and shows how far one may trust the third digit.
 Peak memory is that of two fresh processes, since an allocator does not give back what an earlier method took. Methods
-over groups have no place here: the data has none.
+over groups have no place here, since the data has none, nor has `rho`, whose cost is a reference model's forward pass.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ METHODS = (
     "superloss",
     "self_paced",
     "small_loss",
+    "lin_upper",
+    "entropy",
     "gain",
     "focal",
     "class_balanced",
