@@ -9,12 +9,14 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import reweigh
 from reweigh.bench.train.copies import CopiedRows
 from reweigh.torch.losses import CrossEntropy
-from reweigh.torch.steps import AFR, DFR, JTT, Closure, Projected, TrainingRows
+from reweigh.torch.steps import AFR, DFR, JTT, Closure, Projected, TrainingRows, dfr
 from reweigh.torch.steps._stages import Passed
 from reweigh.torch.steps.afr import weights_of
 
@@ -128,6 +130,35 @@ def test_dfr_solves_the_authors_problem():
     cp.Problem(cp.Minimize(cp.norm1(w) + cp.abs(b) + 0.5 * losses)).solve()
     outputs = model(training.inputs).detach().numpy()[held.numpy()]
     np.testing.assert_allclose(outputs[:, 1] - outputs[:, 0], standard @ w.value + b.value, atol=2e-2)
+
+
+def test_dfr_is_the_authors_pipeline_on_the_rows_it_drew(monkeypatch):
+    """A scaler of all training rows, a solution per balanced set, the mean of these applied to scaled features."""
+    model, training = network(), rows(200)
+    training = TrainingRows(
+        inputs=training.inputs, targets=training.targets, groups=(torch.arange(200) % 5 == 0).long()
+    )
+    drawn, balanced = [], dfr._balanced
+    monkeypatch.setattr(dfr, "_balanced", lambda *args: drawn.append(balanced(*args)) or drawn[-1])
+    stepper = DFR(strength=0.3, repeats=4, held_out=0.5, steps=1, n=200).start(model)
+    stepper.step(torch.optim.SGD(model.parameters(), lr=0.1), closure_of(model, training))
+    model.eval()
+    features, targets = model[:-1](training.inputs).detach().numpy(), training.targets.numpy()
+    scaler = StandardScaler().fit(features)
+    # scikit-learn 1.8 has renamed the penalty.
+    penalty = {"penalty": "l1"} if LogisticRegression().penalty == "l2" else {"l1_ratio": 1.0}
+    solutions = [
+        LogisticRegression(C=0.3, solver="liblinear", random_state=0, **penalty).fit(
+            scaler.transform(features[chosen]), targets[chosen]
+        )
+        for chosen in drawn
+    ]
+    weight, bias = (np.mean([getattr(one, name) for one in solutions], axis=0) for name in ("coef_", "intercept_"))
+    outputs = model(training.inputs).detach().numpy()
+    theirs = scaler.transform(features) @ weight[0] + bias
+    np.testing.assert_allclose(outputs[:, 1] - outputs[:, 0], theirs, rtol=1e-6, atol=1e-6)
+    assert len(drawn) == 4
+    assert len({tuple(np.sort(chosen)) for chosen in drawn}) == 4
 
 
 def test_dfr_draws_as_many_rows_of_each_group(monkeypatch):
