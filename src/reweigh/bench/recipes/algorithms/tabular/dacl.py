@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["DACL"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DACL(SelfSupervised):
     r"""Domain-agnostic contrastive learning with three kinds of mixing: `DACL().fit(X).transform(X)`.
 
@@ -53,30 +55,16 @@ class DACL(SelfSupervised):
     domain-agnostic contrastive learning, ICML 2021.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        least: float = 0.9,
-        temperature: float = 0.5,
-        hidden: int = 256,
-        projection: int = 128,
-        lr: float = 1e-3,
-        epochs: int = 50,
-        batch_size: int = 128,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.least = least
-        self.temperature = temperature
-        self.hidden = hidden
-        self.projection = projection
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    least: float = 0.9
+    temperature: float = 0.5
+    hidden: int = 256
+    projection: int = 128
+    lr: float = 1e-3
+    epochs: int = 50
+    batch_size: int = 128
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""

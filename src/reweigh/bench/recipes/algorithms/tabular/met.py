@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["MET"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MET(SelfSupervised):
     r"""A masked autoencoder that also reconstructs rows made hard on purpose: `MET(radius=2.0).fit(X).transform(X)`.
 
@@ -55,42 +57,22 @@ class MET(SelfSupervised):
     descended in one step. References: Majmundar et al., MET, 2022.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        radius: float = 2.0,
-        ascent_steps: int = 2,
-        ascent_rate: float = 1e-2,
-        warmup: int = 10,
-        masked: float = 0.7,
-        embedding: int = 64,
-        blocks: int = 6,
-        decoder_blocks: int = 1,
-        feed_forward: int = 64,
-        dropout: float = 0.1,
-        lr: float = 1e-5,
-        epochs: int = 50,
-        batch_size: int = 126,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.radius = radius
-        self.ascent_steps = ascent_steps
-        self.ascent_rate = ascent_rate
-        self.warmup = warmup
-        self.masked = masked
-        self.embedding = embedding
-        self.blocks = blocks
-        self.decoder_blocks = decoder_blocks
-        self.feed_forward = feed_forward
-        self.dropout = dropout
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    radius: float = 2.0
+    ascent_steps: int = 2
+    ascent_rate: float = 1e-2
+    warmup: int = 10
+    masked: float = 0.7
+    embedding: int = 64
+    blocks: int = 6
+    decoder_blocks: int = 1
+    feed_forward: int = 64
+    dropout: float = 0.1
+    lr: float = 1e-5
+    epochs: int = 50
+    batch_size: int = 126
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""

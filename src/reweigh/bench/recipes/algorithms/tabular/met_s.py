@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from reweigh import _validate as validate
@@ -13,6 +14,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["METS"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class METS(SelfSupervised):
     r"""A masked autoencoder for rows: `METS(objective="rgd:tau=1").fit(X).transform(X)`.
 
@@ -67,34 +69,18 @@ class METS(SelfSupervised):
     References: Majmundar et al., MET, 2022; Kumar et al., TMLR 2024.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        masked: float = 0.7,
-        embedding: int = 64,
-        blocks: int = 6,
-        decoder_blocks: int = 1,
-        feed_forward: int = 64,
-        dropout: float = 0.1,
-        lr: float = 1e-5,
-        epochs: int = 50,
-        batch_size: int = 126,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.masked = masked
-        self.embedding = embedding
-        self.blocks = blocks
-        self.decoder_blocks = decoder_blocks
-        self.feed_forward = feed_forward
-        self.dropout = dropout
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    masked: float = 0.7
+    embedding: int = 64
+    blocks: int = 6
+    decoder_blocks: int = 1
+    feed_forward: int = 64
+    dropout: float = 0.1
+    lr: float = 1e-5
+    epochs: int = 50
+    batch_size: int = 126
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""

@@ -21,7 +21,10 @@ from reweigh.torch.devices import resolve
 
 
 class SelfSupervised(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """The contract of the transformers: `fit` on unlabelled rows, `transform`, and what both leave behind."""
+    """The contract of the transformers: `fit` on unlabelled rows, `transform`, and what both leave behind.
+
+    Subclasses with parameters are dataclasses, which have the `__init__` whose signature scikit-learn reads.
+    """
 
     objective: ObjectiveLike
     lr: float

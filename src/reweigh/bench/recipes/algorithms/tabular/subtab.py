@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -18,6 +19,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["SubTab"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SubTab(SelfSupervised):
     r"""Subsetting features of tables: `SubTab().fit(X).transform(X)`.
 
@@ -62,32 +64,17 @@ class SubTab(SelfSupervised):
     NeurIPS 2021.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        subsets: int = 4,
-        overlap: float = 0.75,
-        noise: float = 0.3,
-        temperature: float = 0.1,
-        hidden: int = 784,
-        lr: float = 1e-3,
-        epochs: int = 15,
-        batch_size: int = 32,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.subsets = subsets
-        self.overlap = overlap
-        self.noise = noise
-        self.temperature = temperature
-        self.hidden = hidden
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    subsets: int = 4
+    overlap: float = 0.75
+    noise: float = 0.3
+    temperature: float = 0.1
+    hidden: int = 784
+    lr: float = 1e-3
+    epochs: int = 15
+    batch_size: int = 32
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""

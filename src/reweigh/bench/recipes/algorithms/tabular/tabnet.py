@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["TabNet", "TabNetClassifier"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TabNet(SelfSupervised):
     r"""Attentive steps over columns, pre-trained by telling hidden cells: `TabNet().fit(X).transform(X)`.
 
@@ -64,36 +66,19 @@ class TabNet(SelfSupervised):
     the encoder with labels, see :class:`TabNetClassifier`. References: Arik and Pfister, TabNet, AAAI 2021.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        decision: int = 8,
-        attention: int = 8,
-        steps: int = 3,
-        gamma: float = 1.3,
-        sparsity: float = 1e-3,
-        ghost_batch: int = 128,
-        hidden: float = 0.2,
-        lr: float = 2e-2,
-        epochs: int = 50,
-        batch_size: int = 1024,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.decision = decision
-        self.attention = attention
-        self.steps = steps
-        self.gamma = gamma
-        self.sparsity = sparsity
-        self.ghost_batch = ghost_batch
-        self.hidden = hidden
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    decision: int = 8
+    attention: int = 8
+    steps: int = 3
+    gamma: float = 1.3
+    sparsity: float = 1e-3
+    ghost_batch: int = 128
+    hidden: float = 0.2
+    lr: float = 2e-2
+    epochs: int = 50
+    batch_size: int = 1024
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""

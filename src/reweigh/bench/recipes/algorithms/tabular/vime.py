@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from reweigh.method import ObjectiveLike
 __all__ = ["VIME"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VIME(SelfSupervised):
     r"""Value imputation and mask estimation: `VIME().fit(X).transform(X)`.
 
@@ -53,28 +55,15 @@ class VIME(SelfSupervised):
     not here. References: Yoon et al., VIME, NeurIPS 2020.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveLike = "mean",
-        corrupted: float = 0.3,
-        alpha: float = 2.0,
-        hidden: int | None = None,
-        lr: float = 1e-3,
-        epochs: int = 10,
-        batch_size: int = 128,
-        random_state: Any = None,
-        device: str | None = None,
-    ) -> None:
-        self.objective = objective
-        self.corrupted = corrupted
-        self.alpha = alpha
-        self.hidden = hidden
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.random_state = random_state
-        self.device = device
+    objective: ObjectiveLike = "mean"
+    corrupted: float = 0.3
+    alpha: float = 2.0
+    hidden: int | None = None
+    lr: float = 1e-3
+    epochs: int = 10
+    batch_size: int = 128
+    random_state: Any = None
+    device: str | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense, by name."""
