@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from reweigh.bench.lab.stats import Difference, at_level, corrected, mean_and_sd, paired, resampled
+from reweigh.bench.lab.stats import Difference, at_level, corrected, mean_and_sd, paired, resampled, unpaired
 
 #: Differences 1, 2, 3: mean 2, sd 1, standard error 1/sqrt(3), t quantile with 2 degrees 4.302653.
 HAND = ([11.0, 12.0, 13.0], [10.0, 10.0, 10.0])
@@ -203,3 +203,15 @@ def test_a_stricter_level_is_that_of_the_t_interval():
         p = scipy_stats.ttest_rel(moved, baseline).pvalue
         decided = at_level(paired(moved, baseline), 0.0125).conclusion() == "better"
         assert decided == (p < 0.0125)
+
+
+@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 10_000))
+def test_unpaired_is_the_interval_of_welch(n: int, m: int, seed: int):
+    draw = np.random.default_rng(seed)
+    ours, theirs = draw.normal(1, 2, n), draw.normal(0, 1, m)
+    difference, reference = (
+        unpaired(ours.tolist(), theirs.tolist()),
+        scipy_stats.ttest_ind(ours, theirs, equal_var=False),
+    )
+    assert difference.p == pytest.approx(reference.pvalue)
+    assert (difference.low, difference.high) == pytest.approx(tuple(reference.confidence_interval(0.95)))

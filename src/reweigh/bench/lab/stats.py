@@ -216,6 +216,16 @@ def from_error(
     return Difference(n=n, mean=mean, sd=sd, low=mean - width, high=mean + width, effect=effect, p=p, primary=primary)
 
 
+def unpaired(ours: Sequence[float], baseline: Sequence[float]) -> Difference:
+    """The difference of two methods whose trainings have no partners (Welch's t interval)."""
+    (mean, sd), (other, other_sd) = mean_and_sd(ours), mean_and_sd(baseline)
+    a, b = sd**2 / len(ours), other_sd**2 / len(baseline)
+    error = math.sqrt(a + b)
+    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(baseline) - 1)) if error else 1.0
+    n = min(len(ours), len(baseline))
+    return from_error(mean - other, error, n=n, sd=math.sqrt((sd**2 + other_sd**2) / 2), freedom=freedom)
+
+
 def at_level(difference: Difference, alpha: float) -> Difference:
     """The same difference where a look may spend only `alpha` of the five percent: wider, and with a larger p.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -138,7 +137,7 @@ def _differences(
                         f"its own and {alone[1]} of {baseline} have no partner."
                     )
             elif min(len(row), len(plain)) >= 2:
-                differences[data, name] = unpaired(list(row.values()), list(plain.values()))
+                differences[data, name] = stats.unpaired(list(row.values()), list(plain.values()))
                 notes.append(
                     f"{name}{where}: no seeds are shared with {baseline}, so the two are compared unpaired (Welch), "
                     "which sees less. Use the same seeds for both next time."
@@ -146,16 +145,6 @@ def _differences(
             else:
                 notes.append(f"{name}{where}: one training shows nothing; run more seeds.")
     return differences, notes
-
-
-def unpaired(ours: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """The difference of two methods whose trainings have no partners (Welch's t interval)."""
-    (mean, sd), (other, other_sd) = stats.mean_and_sd(ours), stats.mean_and_sd(baseline)
-    a, b = sd**2 / len(ours), other_sd**2 / len(baseline)
-    error = math.sqrt(a + b)
-    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(baseline) - 1)) if error else 1.0
-    n = min(len(ours), len(baseline))
-    return stats.from_error(mean - other, error, n=n, sd=math.sqrt((sd**2 + other_sd**2) / 2), freedom=freedom)
 
 
 def _ranks(by_data: Mapping[str, Mapping[str, Scores]], methods: Sequence[str], *, smallest: bool) -> Ranks | None:
