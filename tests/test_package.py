@@ -23,7 +23,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a release, with the source archive beside it."""
+    """The wheel of a release, with the source archive next to it."""
     return build(tmp_path_factory.mktemp("dist"))
 
 

@@ -56,7 +56,7 @@ def carried(
 
 
 def with_hyper_parameters(chosen: Method | None, hyper_parameters: Mapping[str, Any]) -> Method:
-    """The method with `RGD(**hyper_parameters)` as its objective, unless it has one; plain RGD for no method at all."""
+    """The method with `RGD(**hyper_parameters)` as its objective, unless it has one; plain RGD for no method."""
     if chosen is None:
         return Method(objective=RGD(**hyper_parameters))
     if not hyper_parameters:

@@ -268,7 +268,7 @@ def _of_criterion(criterion: Any, mask: Any) -> tuple[Array, Array, Array | None
     """Losses, weights and mask of the last training call of a re-weighted criterion."""
     if not hasattr(criterion, "weights") or not hasattr(criterion, "losses"):
         raise TypeError(
-            f"`weights` must be given beside the losses, got {type(criterion).__name__} alone. Call "
+            f"`weights` must be given with the losses, got {type(criterion).__name__} alone. Call "
             "update(losses, weights), or update(criterion) with a reweigh.torch.Reweighted."
         )
     if criterion.weights is None:

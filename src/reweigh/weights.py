@@ -31,7 +31,7 @@ class KL:
     Parameters
     ----------
     tau
-        Clip level, in units of the loss. `None` does not clip at all, neither above nor at zero; `gamma` is then
+        Clip level, in units of the loss. `None` clips neither above nor at zero; `gamma` is then
         required, and the exponent is held below the largest the dtype can represent.
     gamma
         Scale of the exponent; `1/(tau+1)` unless given. A negative value turns the emphasis round (min-min DRO):

@@ -191,7 +191,7 @@ def test_validation_is_plain_and_the_history_tells_both() -> None:
     "criterion", [{"label_smoothing": 0.2}, {"weight": torch.tensor([1.0, 5.0, 0.5])}, {"ignore_index": 1}], ids=str
 )
 def test_the_plain_loss_is_that_of_the_criterion_alone(criterion: dict[str, Any]) -> None:
-    """Comparable with the validation loss beside it: at a rate of zero, on the same rows, they are equal."""
+    """Comparable with the validation loss next to it: at a rate of zero, on the same rows, they are equal."""
     X, y = data()
     net = classifier(
         ReweightedCrossEntropy,

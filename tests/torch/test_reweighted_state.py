@@ -185,7 +185,7 @@ def test_a_monitor_takes_the_criterion():
     assert monitor.stats() == pytest.approx(criterion.stats())
     assert monitor.stats()["units"] == 5
     assert len(monitor.hardest(8)) == 5
-    with pytest.raises(TypeError, match="`weights` must be given beside the losses, got Tensor alone"):
+    with pytest.raises(TypeError, match="`weights` must be given with the losses, got Tensor alone"):
         monitor.update(torch.ones(3))
 
 

@@ -46,7 +46,7 @@ def replacing(path: Path) -> Generator[Path, None, None]:
 
 
 def new_temporary(path: Path) -> Path:
-    """An empty file beside `path`, made now and under a name that nobody can have guessed.
+    """An empty file next to `path`, made now and under a name that nobody can have guessed.
 
     In a folder that others may write to, a name known beforehand could be a symbolic link to any file of the user's.
     """
@@ -56,7 +56,7 @@ def new_temporary(path: Path) -> Path:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody can guess, and that `sweep` recognises."""
+    """A name next to `path` that nobody can guess, and that `sweep` recognises."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
 
 

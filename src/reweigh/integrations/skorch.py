@@ -213,7 +213,7 @@ class SampleWeights:
 class WeightLog(Callback):
     """A skorch callback that adds the statistics of re-weighting to the history, one row per epoch.
 
-    skorch's `train_loss` is the number that is descended, which is re-weighted. This adds `plain_loss` beside it, and
+    skorch's `train_loss` is the number that is descended, which is re-weighted. This adds `plain_loss`, and
     `weight_mean`, `clip_share` and `ess_share`, over the training batches of the epoch. They are printed with the rest.
     A criterion with `class_counts="auto"` gets the number of examples of each class in the rows trained on.
 

@@ -82,7 +82,7 @@ def reweigh_sft(
 
     Notes
     -----
-    The value TRL logs as `loss` is the weighted sum; `plain_loss` beside it is the ordinary one.
+    The value TRL logs as `loss` is the weighted sum; `plain_loss` next to it is the ordinary one.
     """
     validate.one_of("level", level, ("token", "sequence"))
     validate.boolean("chunked", chunked)

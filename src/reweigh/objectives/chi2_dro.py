@@ -30,7 +30,7 @@ class Chi2DRO(Objective):
     rho
         Radius of the ball; 1 unless `reg` is given.
     reg
-        Price of the divergence, in units of the loss, instead of a radius or, where both are given, beside it: the
+        Price of the divergence, in units of the loss, instead of a radius or in addition to it: the
         supremum of the priced form over the ball.
     sync
         Whether the batch is the one over all data-parallel ranks. Inside

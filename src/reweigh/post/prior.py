@@ -33,8 +33,8 @@ class Prior(Post):
         the best `metric` on validation rows.
     class_weights
         The weight of each class in training, or the rate at which it was drawn; `t=0` with them gives the probabilities
-        under the shares of the data back. In a method's text they are those of the loss, sampler or step beside it, so
-        that nothing is corrected twice: after `class_weights` or `logit_adjusted`, `prior` with `t=1` has nothing left
+        under the shares of the data back. In a method's text they are those of its loss, sampler or step, so that
+        nothing is corrected twice: after `class_weights` or `logit_adjusted`, `prior` with `t=1` has nothing left
         to do.
     metric
         What chooses `t` where it is None: `"accuracy"`, `"balanced_accuracy"`, `"worst_class"`, `"f1"` or `"matthews"`.

@@ -544,10 +544,10 @@ def _method(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> Met
         return dataclasses.replace(named, objective=chosen.objective)
     chosen = with_hyper_parameters(_carried(objective), hyper_parameters)
     if named.objective != Mean():
-        raise TypeError(f"the method {str(named)!r} has an objective of its own, got {objective} beside it. Keep one.")
+        raise TypeError(f"the method {str(named)!r} has an objective of its own, got {objective} as well. Keep one.")
     if chosen.loss is not None:
         raise ValueError(
-            f"the method {str(chosen)!r} has a loss of its own, got {criterion!r} beside it. Pass the method alone, "
+            f"the method {str(chosen)!r} has a loss of its own, got {criterion!r} as well. Pass the method alone, "
             "Reweighted(method), or leave its loss out."
         )
     return dataclasses.replace(named, objective=chosen.objective, post=chosen.post or named.post)

@@ -190,7 +190,7 @@ ROWS = "\n".join(f"{i % 7},{i * 3 % 11},{'ab'[i % 2]}" for i in range(60))
         (f"x,z,y\n{ROWS}", ["--target", "z", "--cost", "fp=1,fn=2"], "for two classes"),
         (f"x,z,y\n{ROWS}", ["--target", "y", "--model", "cnn"], "for a table must be one of"),
         (f"x,z,y\n{ROWS}", ["--target", "y", "--method", "rgf"], "Did you mean 'rgd'"),
-        (f"x,z,y\n{ROWS}", ["--target", "y", "--method", "mean"], "beside mean"),
+        (f"x,z,y\n{ROWS}", ["--target", "y", "--method", "mean"], "other than mean"),
         (f"x,z,y\n{ROWS}", ["--target", "y", "--model", "lightgbm", "--method", "ldam"], "--model mlp"),
         (f"x,z,y\n{ROWS}", ["--target", "y", "--method", "group_dro"], "n_groups"),
         (f"x,z,y\n{ROWS}", ["--target", "y", "--test", "nowhere.csv"], "nowhere.csv"),

@@ -117,7 +117,7 @@ def test_a_training_may_return_once(tmp_path):
         (trainings.train, {"metric": "val/loss", "select": "val/other"}, "`metric` must be a test score"),
         (trainings.train, {"metric": ""}, "`metric` must name the score to judge by"),
         (trainings.train, {"seeds": 1}, "`seeds` must be at least 2, got 1"),
-        (trainings.train, {"methods": ["mean"]}, "must name a method beside mean"),
+        (trainings.train, {"methods": ["mean"]}, "must name a method other than mean"),
         (trainings.train, {"methods": ["rgdd"]}, "Did you mean 'rgd'"),
         (trainings.train, {"budget": "soon"}, "a budget must be a time such as 90s"),
     ],

@@ -435,8 +435,8 @@ def test_the_task_can_be_overruled():
         ({"target": "Income", "time": "x", "group": "x"}, "both `--group` and `--time`", "Leave one of them out"),
         ({"target": "Income", "time": "z"}, "neither numbers nor dates", "2024-12-31"),
         ({"target": "empty"}, "is missing in every row", "Choose another column"),
-        ({"target": "fixed"}, "has one class only ('1')", "Choose another column, or rows with both outcomes"),
-        ({"target": "fixed", "task": "regression"}, "has one value only", "Choose another column"),
+        ({"target": "fixed"}, "has only one class ('1')", "Choose another column, or rows with both outcomes"),
+        ({"target": "fixed", "task": "regression"}, "has only one value", "Choose another column"),
         ({"target": "z"}, "has 40 classes in 40 rows, too many to learn", "`--task regression`"),
         ({"target": "Income", "drop": ["x", "z"]}, "no column left to predict 'Income' from", "`--categorical COL`"),
     ],
@@ -647,7 +647,7 @@ def test_what_cannot_be_split_is_refused():
     frame = pl.DataFrame({"x": rng().normal(size=40), "t": [1] * 40, "y": [0, 1] * 20})
     assert "too few different moments" in refusal(split, frame, describe(frame, target="y", time="t"), seed=0)
     frame = frame.with_columns(pl.Series("t", np.arange(40)), pl.Series("y", [0] * 30 + [1] * 10))
-    assert "one class only" in refusal(split, frame, describe(frame, target="y", time="t"), seed=0)
+    assert "only one class" in refusal(split, frame, describe(frame, target="y", time="t"), seed=0)
     frame = target_frame([0, 1, None, 1] * 10)
     assert "10 rows have no target 'y'" in refusal(split, frame, describe(frame, target="y"), seed=0)
     frame = frame.with_columns(pl.Series("g", ["one"] * 40), pl.Series("y", [0, 1] * 20))

@@ -57,5 +57,5 @@ def settings(recipe: str, precision: Precision | None, compiled: bool) -> tuple[
     fields = {field.name for field in dataclasses.fields(next(iter(recipes.load(recipe).PRESETS.values())))}
     for name, _ in changes:
         if name not in fields:
-            raise UserError(f"recipe {recipe!r} has no use for `{named[name][0]}`. Leave it out.")
+            raise UserError(f"recipe {recipe!r} does not use `{named[name][0]}`. Leave it out.")
     return changes

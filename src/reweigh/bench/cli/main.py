@@ -410,8 +410,8 @@ def report_command(
         raise UserError(_nothing_to_report(runs_dir, recipe, preset))
     if not any(result.columns for result in results):
         raise UserError(
-            f"no run in {runs_dir} has finished yet, so there is nothing to report. The command that began them goes "
-            "on from here."
+            f"no run in {runs_dir} has finished yet, so there is nothing to report. Run the same "
+            "command again to resume."
         )
     formats: dict[str, Literal["markdown", "latex", "csv"]] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
     console = SafeConsole()
@@ -468,7 +468,7 @@ def data_command(action: Positional[Literal["get"]], name: Annotated[str, Positi
 
 
 def _write_page(console: Console, page: Path, write: Callable[[Path], object]) -> None:
-    """Write the page beside the runs; where nothing can be written, the terminal has shown what there is to know."""
+    """Write the page next to the runs; where nothing can be written, the terminal has shown what there is to know."""
     try:
         write(page)
     except OSError as error:

@@ -246,7 +246,7 @@ def _costs(
     *,
     regression: bool,
 ) -> list[str]:
-    """What the action to use changes beside the metric it was chosen by; nothing before it is at least leading."""
+    """What the action to use changes besides the metric it was chosen by; nothing before it is at least leading."""
     if decision.keeps_plain or decision.strength == "undecided":
         return []
     changes = {m.key: c for m in metrics if m is not metric and (c := _change(results, decision, m)) is not None}
@@ -432,7 +432,7 @@ def _to_reference(
 def _parts(results: Results, decision: Decision, key: str, names: Sequence[str]) -> list[SubsetScore]:
     """The score of each class or group under the reference and the action to use, over the splits that tested on it.
 
-    Where plain training is used, the best other action is shown beside it.
+    Where plain training is used, the best other action is shown next to it.
     """
     shown = decision.best if decision.keeps_plain else decision.use
     if shown is None:

@@ -205,6 +205,6 @@ def texts_of(schema: Schema) -> tuple[str, ...]:
 
 
 def without_texts(schema: Schema) -> Schema:
-    """What a table holds beside free text."""
+    """What a table holds besides free text."""
     names = texts_of(schema)
     return dataclasses.replace(schema, columns=tuple(column for column in schema.columns if column.name not in names))

@@ -1,7 +1,7 @@
 """The card of a kept model, `model.json`: its hashes, and whether what it says can be a model, before one is built.
 
-Hashes tell damage, not intent: whoever can write the folder can write its hashes. So types and sizes are checked as
-well, against each other and against the header of the weights, before any memory is taken.
+Hashes detect damage, not intent: anyone who can write the folder can write its hashes. So types and sizes are checked
+as well, against each other and against the header of the weights, before any memory is taken.
 """
 
 from __future__ import annotations

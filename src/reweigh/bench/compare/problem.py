@@ -231,7 +231,7 @@ def _read(question: DataQuestion) -> Problem:
             question,
             _FOR_TABLES,
             f"the folder of images {path.name}, whose classes are the names of its folders",
-            " Images to test on go into a folder test/ beside train/." if question.test else "",
+            " Images to test on go into a folder test/ next to train/." if question.test else "",
         )
         return _image_folder(path, question)
     if not path.exists() and question.source == EMBEDDED:
@@ -470,7 +470,7 @@ def _scorer(
 
 
 def _refuse(question: DataQuestion, names: Sequence[str], source: str, hint: str) -> None:
-    """Options that mean nothing for a source are refused: whoever gave one believes that it does something."""
+    """Refuse options that mean nothing for a source: a user who gives one expects it to do something."""
     usual = DataQuestion()
     given = [f"`--{name.replace('_', '-')}`" for name in names if getattr(question, name) != getattr(usual, name)]
     if given:

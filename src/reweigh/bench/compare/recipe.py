@@ -42,7 +42,7 @@ __all__ = ["METHODS", "NAME", "NETWORKS", "Settings", "group", "results_at", "tr
 #: features of a frozen network.
 NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn", "pretrained": "linear"}
 #: The rows unless `--method` names others, in the order in which they are run: plain training and what costs nothing
-#: beside it, RGD, and what is likely to be best. A regression has no classes to balance, and boosters take fewer.
+#: next to it, RGD, and what is likely to be best. A regression has no classes to balance, and boosters take fewer.
 METHODS = (
     "mean",
     "mean+prior",
@@ -57,13 +57,13 @@ METHODS = (
     "redescending",
     "term:t=0.5",
 )
-#: Rows beside them where `--group` names few large groups, which these see in training and no other row does.
+#: Further rows where `--group` names few large groups, which these see in training and no other row does.
 GROUP_METHODS = ("group_dro", "group_balanced")
 #: From this many numbers of training data on a training's time is arithmetic, and batching is not worth it.
 _LARGE = 4_000_000
 #: Steps that a network is trained for, between the fewest and the most epochs.
 _STEPS, _EPOCHS = 1500, (5, 60)
-#: Metrics beside the cost that a threshold can be chosen by.
+#: Metrics besides the cost that a threshold can be chosen by.
 _CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
 #: Splits of small data that a process keeps in memory.
 _REMEMBERED = 64

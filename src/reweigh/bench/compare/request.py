@@ -95,7 +95,7 @@ def _rows(methods: Sequence[str], problem: Problem) -> tuple[tuple[str, ...], st
         return recipe.methods(problem), "rgd"
     others = [text for text in methods if text != plan.BASELINE]
     if not others:
-        raise UserError("`--method` must name a method beside mean, which is what all are compared with.")
+        raise UserError("`--method` must name a method other than mean, which all are compared with.")
     return tuple(dict.fromkeys((plan.BASELINE, *others))), others[0]
 
 

@@ -354,7 +354,7 @@ class _Search:
         return chosen
 
     def _tuning_fits(self) -> bool:
-        """Whether tuning takes little enough of the time left; what is done already fits into no time at all."""
+        """Whether tuning takes little enough of the time left; what is done already takes no time."""
         specs = self._tuning_specs()
         if all(self._run(spec).done for spec in specs):
             return True

@@ -19,7 +19,7 @@ import numpy as np
 from reweigh.bench.files import sweep, temporary_name
 
 Array = np.ndarray[Any, Any]
-#: The folder beside the runs; removed when the comparison ends.
+#: The folder next to the runs; removed when the comparison ends.
 FOLDER = "encoded"
 
 

@@ -211,7 +211,7 @@ def _split(y: Array, fraction: float, shuffled: Callable[[Array], Array]) -> tup
 
 
 def save_indices(path: Path, indices: Array) -> str:
-    """Write indices as a `.npy` file with their number and sha256 in a `.json` beside it, and return the hash.
+    """Write indices as a `.npy` file with their number and sha256 in a `.json` next to it, and return the hash.
 
     Each file is whole or not there; `load_indices` refuses a pair that does not belong together.
     """

@@ -27,7 +27,7 @@ class RunDisplay:
         self._live: Live | None = None
         self._title = ""
         self._total = self._before = 0
-        self._started = self._said = time.monotonic()
+        self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> RunDisplay:
         if self.console.is_terminal:
@@ -43,7 +43,7 @@ class RunDisplay:
         """Announce a stage."""
         to_do = sum(len(group) for group in groups)
         self._title, self._total, self._before = title, to_do + finished, finished
-        self._started = self._said = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         done = f", {finished} already done" if finished else ""
         self.console.print(f"{title}: {to_do} run{'s' * (to_do != 1)}{done}", markup=False)
 
@@ -55,8 +55,8 @@ class RunDisplay:
         left = self._remaining(share)
         if self._live is not None:
             self._live.update(self._draw(running, finished, left))
-        elif time.monotonic() - self._said > _LINE_EVERY:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._last_line > _LINE_EVERY:
+            self._last_line = time.monotonic()
             self.console.print(f"{self._title}: {finished} of {self._total} runs done{left}", markup=False)
 
     def failed(self, failure: Failure) -> None:

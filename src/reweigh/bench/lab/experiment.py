@@ -38,7 +38,7 @@ class Options:
     data_root: Path | None = None
     #: Who proposes tuning trials: a Latin square laid out beforehand, or Optuna, which learns from each.
     tuner: Literal["latin", "optuna"] = "latin"
-    #: Where Optuna keeps its studies: a database URL; a journal beside the runs if not given.
+    #: Where Optuna keeps its studies: a database URL; a journal next to the runs if not given.
     storage: str | None = None
     #: Who does the runs: processes of this machine, a Ray cluster (at `address`, or started here), or Slurm.
     executor: Literal["local", "ray", "slurm"] = "local"
@@ -176,7 +176,7 @@ def _renamed(column: Column, changes: Mapping[str, str], before: Mapping[str, An
 def _name(column: Column, changes: Mapping[str, str], altered: Mapping[str, str]) -> str:
     """The column's name, unless it names a setting that was changed: then what is left of it, and the change.
 
-    A name also tells what the column leaves to the preset: what is trained on what, and anything at all where the
+    A name also includes what the column leaves to the preset: what is trained on what, and anything at all where the
     column sets nothing itself. Other settings are in no name, and a run keeps the one it would be looked for under.
     """
     if set(changes) & set(column.settings):

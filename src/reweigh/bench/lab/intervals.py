@@ -94,7 +94,7 @@ def across_rows(
     (6, 0.3333, -0.2938, 0.9605)
     """
     if not 0 <= test_over_train < math.inf:
-        raise ValueError(f"`test_over_train` must be a number from 0 on, got {test_over_train!r}.")
+        raise ValueError(f"`test_over_train` must not be negative, got {test_over_train!r}.")
     differences, labels, dealt = _tested(ours, baseline, classes, folds)
     by_row = np.nanmean(differences, axis=0)
     n, rounds = len(by_row), len(differences)

@@ -1,4 +1,4 @@
-"""The questions that a folder of runs answers, stored beside the runs.
+"""The questions that a folder of runs answers, stored next to the runs.
 
 ```
 runs/longtail/questions/5d0c61b2e9aa.json    one question: recipe, preset, settings, table, and the ids of its runs

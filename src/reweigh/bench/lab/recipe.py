@@ -86,9 +86,9 @@ class Trainable(Protocol):
         return None
 
     def train_group(self, members: Sequence[Trainee], /) -> Iterator[list[Record]]:
-        """Many trainings with the same `group` at once: yields one record per member. Required beside `group`.
+        """Many trainings with the same `group` at once: yields one record per member. Required with `group`.
 
-        A record may hold `arrays`, a dict of larger results by name, which are stored beside the records.
+        A record may hold `arrays`, a dict of larger results by name, which are stored next to the records.
         """
         raise NotImplementedError(f"`group` put {len(members)} trainings together, and there is no `train_group`")
 

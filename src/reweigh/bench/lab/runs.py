@@ -4,7 +4,7 @@
 runs/longtail/3f9c21d07a44/
     spec.json       what was asked; the directory's name is its hash
     records.jsonl   what the recipe yielded, one JSON object per line, as it came
-    arrays/*.npy    larger results, whole or not there at all
+    arrays/*.npy    larger results, complete or absent
     checkpoint.pt   where to resume from, if the recipe keeps one
     sharded/        the same of a training on several processes
     done            written last, with the hashes of records and arrays: only a run that has it counts

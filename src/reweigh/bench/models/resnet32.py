@@ -56,7 +56,7 @@ class _ResNet(nn.Module):
 
 
 class _BasicBlock(nn.Module):
-    """Two convolutions beside a shortcut; the first one halves the image where the width grows."""
+    """Two convolutions with a shortcut; the first one halves the image where the width grows."""
 
     def __init__(self, before: int, width: int) -> None:
         super().__init__()

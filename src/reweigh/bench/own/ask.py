@@ -255,7 +255,7 @@ def _executor(request: TrainingRequest) -> AbstractContextManager[Executor]:
 def _rows(methods: Sequence[str]) -> tuple[str, ...]:
     others = [text for text in dict.fromkeys(methods) if text != plan.BASELINE]
     if not others:
-        raise UserError("`methods` must name a method beside mean, which is what all are compared with.")
+        raise UserError("`methods` must name a method other than mean, which all are compared with.")
     for text in others:
         method(text)  # a misspelt one is refused before anything runs
     return (plan.BASELINE, *others)

@@ -30,7 +30,7 @@ The `paper` preset looks at held-out examples where SWAD's authors end their seg
 50, on DomainNet every 500. DomainNet has two columns: 5,000 steps as in DomainBed, whose rows the paper quotes, and
 15,000 steps as in the code of SWAD and MIRO for the other rows.
 
-FRR-L and FRR are reconstructions of ours, since their code is not public. SWAD averages weights in the average slot, so
+FRR-L and FRR are our own reconstructions, since their code is not public. SWAD averages weights in the average slot, so
 `rgd+swad` is RGD with SWAD. Rows without an algorithm's name are ERM.
 """
 
@@ -205,7 +205,7 @@ def table(preset: str) -> Table:
             "are ERM, whose pooled cross entropy is `mean`.",
             "Checkpoints and hyper-parameters are chosen on held-out examples of the training domains; the domain left "
             "out is looked at once, at the end.",
-            "FRR-L and FRR are reconstructions of ours: their authors' code is not public.",
+            "FRR-L and FRR are our own reconstructions: their authors' code is not public.",
             "Penalties and adversaries are not re-weighted; classification losses of every algorithm are.",
             "Everything is trained by Adam, which a constant factor on the loss does not affect.",
             "Seeds share most of their data, each holding out another fifth: intervals say how much trainings differ, "
@@ -374,7 +374,7 @@ def _adam(lr: float, weight_decay: float, parameters: Iterable[Any], **options: 
 
 
 def figures(results: Results) -> Sequence[Figure]:
-    """Every domain beside the paper's, gaps, re-weighted rows against their own plain ones, confusions and pictures."""
+    """Every domain next to the paper's, gaps, re-weighted rows against their plain ones, confusions and pictures."""
     from reweigh.bench.catalogue.domains.emoji4d import ATTRIBUTION
     from reweigh.bench.recipes._figures import domains
 

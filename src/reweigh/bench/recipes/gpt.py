@@ -115,7 +115,7 @@ def table(preset: str) -> Table:
         notes=(
             "Only the learning rate is tuned; tau = 1 as in the paper.",
             "Nats per token; smaller is better. Log-perplexities of different tokenizers and texts cannot be compared: "
-            "the paper's figures stand beside ours for their difference alone.",
+            "the paper's figures are shown for their difference alone.",
             "AdamW ignores a constant factor on the loss, so the scale controls should change nothing.",
             "A speech is wholly for training, for validation or for testing.",
         ),

@@ -140,7 +140,7 @@ METHODS = (
     "l2rw",
     "meta_weight_net",
 )
-#: Rows and columns beside the digits, cheap enough for two cores.
+#: Rows and columns other than the digits, cheap enough for two cores.
 FEWER = (
     "mean", "rgd", "rgd_auto", "term:t=0.5", "focal", "class_balanced", "class_balanced+rgd", "deferred",
     "logit_adjusted", "mean+prior", "rgd+prior",

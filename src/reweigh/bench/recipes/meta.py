@@ -1,9 +1,9 @@
 """Few-shot images: does weighing tasks by their loss help on the tasks that go worst?
 
 Question: a model that learns to learn solves most tasks and fails on some. MAML, prototypical and matching networks are
-trained with any objective over the losses of the *tasks* of a meta-batch; Reptile, which has none, stands beside them.
-The paper's table: Omniglot 5-way and 20-way, miniImageNet 5-way, one shot each, the accuracy on the worst 10 to 50 % of
-the test tasks and on all of them.
+trained with any objective over the losses of the *tasks* of a meta-batch; Reptile has none, and runs plain. The paper's
+table: Omniglot 5-way and 20-way, miniImageNet 5-way, one shot each, the accuracy on the worst 10 to 50 % of the test
+tasks and on all of them.
 
     reweigh run meta --data-root DATA_ROOT        # with Omniglot's official archives in DATA_ROOT/omniglot
     reweigh run meta --preset smoke               # seconds, digits
@@ -147,7 +147,7 @@ _MINIIMAGENET = {
 }
 _NAMES = {"maml": "MAML", "protonet": "ProtoNet", "matching": "Matching"}
 METHODS = ("mean", "rgd", "reptile")
-#: Reptile takes several small steps on a task; it stands beside plain MAML.
+#: Reptile takes several small steps on a task; it is compared with plain MAML.
 REPTILE = {"algorithm": "reptile", "inner_lr": 0.05, "inner_steps": 5}
 _PAPERS_REPTILE = {**REPTILE, "inner_lr": 0.01, "steps": 250}
 #: Reptile's own numbers for tasks of twenty classes, in a row of its own, since its column is MAML's.
@@ -290,7 +290,7 @@ def _tasks(data: str, train: Shape, test: Shape, rotations: bool, pools: tuple[i
 
 
 def figures(results: Results) -> Sequence[Figure]:
-    """The paper's table beside ours, all task accuracies in order, and the hardest tasks as pictures."""
+    """The paper's table next to ours, all task accuracies in order, and the hardest tasks as pictures."""
     from reweigh.bench.recipes._figures import tasks
 
     printed = {"Omniglot 5-way": _OMNIGLOT_5, "Omniglot 20-way": _OMNIGLOT_20, "QuickDraw-345 5-way": _MINIIMAGENET,

@@ -89,7 +89,7 @@ _DFT = (
     "random initial parameters a class that falls behind gets almost no gradient, with or without wrong labels."
 )
 KINDS = (("uniform", 0.0), ("uniform", 0.2), ("uniform", 0.4), ("flip", 0.2), ("flip", 0.4))
-#: Columns beside the digits, with fewer rows, so that two cores have them in half an hour.
+#: Columns other than the digits, with fewer rows, so that two cores have them in half an hour.
 FASHION = {"data": "fashion_mnist", "model": "cnn:width=8", "rows": 4000, "epochs": 6}
 FEATURES: dict[str, Any] = {
     "data": "cifar10", "encoder": "efficientnet_lite0:weights=imagenet", "hidden": (64,), "rows": 10_000,

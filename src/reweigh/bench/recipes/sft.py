@@ -289,7 +289,7 @@ class Pretrained(nn.Module):
             whole.requires_grad_(False)
             if not add_low_rank(self.body, rank=settings.rank, alpha=settings.alpha):
                 raise UserError(
-                    f"{type(whole).__name__} has no linear layers to put matrices of low rank beside. Train all of it "
+                    f"{type(whole).__name__} has no linear layers to add low-rank matrices to. Train all of it "
                     "with --set rank=0."
                 )
         self._last_layer = last_layer

@@ -1,7 +1,7 @@
 """Suspected label errors: do the losses of a training tell which labels are wrong?
 
 Question: a share of the training labels is wrong on purpose. The ranking of `reweigh.bench.lab.suspects`, read off the
-loss trajectory of a plain training and of a re-weighted one, is compared with what was planted; beside it stands
+loss trajectory of a plain training and of a re-weighted one, is compared with what was planted, and so is
 cleanlab's confident learning, on probabilities from five-fold cross-validation of the same model, method and settings.
 
     reweigh run suspects                      # digits with an MLP, Fashion-MNIST with a small CNN
@@ -274,7 +274,7 @@ def _to_cleanlab(column: ColumnResults, label: str) -> Difference | None:
 
 
 def figures(results: Results) -> Sequence[Figure]:
-    """Our rankings beside cleanlab's, as a table."""
+    """Our rankings next to cleanlab's, as a table."""
     from reweigh.bench.lab.results import Figure
     from reweigh.bench.report.markup import table
 

@@ -20,7 +20,7 @@ The `cpu` preset is small: 1000 rows per seed (800 to train on), 1500 to test on
 official test rows; Obesity, which has 253 people, by five folds, drawn again for every five seeds. CovType learns from
 all 15,120 official training and validation rows, pre-trained for 40 epochs; these have as many rows of each class, the
 test rows far from it, so its accuracy is that of outputs corrected to the test rows' class shares, in choosing as in
-reporting. Pre-trained networks are kept beside the runs, for all rows that need the same one.
+reporting. Pre-trained networks are kept next to the runs, for all rows that need the same one.
 """
 
 from __future__ import annotations
@@ -465,7 +465,7 @@ def _encoded(task: Task, transformer: Any, network: Any) -> Task:
 
 
 def figures(results: Results) -> Sequence[Figure]:
-    """Means over tables beside the paper's, every re-weighted row against its own plain one, accuracy of the MLP."""
+    """Means over tables next to the paper's, every re-weighted row against its own plain one, accuracy of the MLP."""
     from reweigh.bench.recipes._figures import tabular
 
     datasets = PAPER_DATA if any(column.name == CRITEO.name for column in results.columns) else DATA

@@ -79,7 +79,7 @@ def _tiles(frame: svg.Frame, shares: Any, counts: Any, names: Sequence[str]) -> 
 def _heat(frame: svg.Frame, shares: Any) -> Markup:
     classes = len(shares)
     edges = list(map(float, range(classes + 1)))
-    # `shades` takes columns; a square root keeps single mistakes visible beside the diagonal.
+    # `shades` takes columns; a square root keeps single mistakes visible next to the diagonal.
     return svg.shades(frame, edges, edges, np.sqrt(shares.T))
 
 

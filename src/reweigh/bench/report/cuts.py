@@ -23,7 +23,7 @@ _GRID, _BINS = np.linspace(0.0, 1.0, 51), 10
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A classifier as it is drawn: its name, its role, and what it said of the rows it was tested on."""
+    """A classifier as it is drawn: its name, its role, and its outputs for the rows it was tested on."""
 
     name: str
     role: str

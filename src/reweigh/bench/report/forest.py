@@ -22,7 +22,7 @@ _LETTERS = 22
 
 @dataclass(frozen=True, kw_only=True)
 class ForestLine:
-    """One method: its mark on the shared axis, and the numbers beside it."""
+    """One method: its mark on the shared axis, and the numbers next to it."""
 
     look: MarkStyle
     mark: Markup
@@ -43,7 +43,7 @@ class Forest:
 
     @property
     def letters(self) -> int:
-        """How wide the numbers beside the plot are."""
+        """How wide the numbers next to the plot are."""
         return max((len(line.mean + line.interval) + 1 for line in self.lines), default=0)
 
     @property

@@ -85,7 +85,7 @@ def _domain(values: Sequence[float], spans: Sequence[tuple[float, float] | None]
 
 
 def _name(frame: svg.Frame, point: PlanePoint, letters: int) -> Markup:
-    """The name beside a point, on the side that has more room."""
+    """The name next to a point, on the side that has more room."""
     x, y = frame.x(point.at[0]), frame.y(point.at[1])
     right = x < (frame.x.start + frame.x.end) / 2
     name = point.name if len(point.name) <= letters else point.name[: letters - 1] + "…"

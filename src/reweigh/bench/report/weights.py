@@ -43,7 +43,7 @@ def _distribution(row: RowResults, column: ColumnResults) -> Panel | None:
     epochs = [float(record.get("epoch", i + 1)) for i, record in zip(kept, chosen[0], strict=True)]
     frame = svg.Frame(x_domain=(epochs[0], epochs[-1]), y_domain=(low, high))
     middles = [(a + b) / 2 for a, b in itertools.pairwise(epochs)]
-    # A square root keeps the thin tail visible beside the bulk at the smallest weight.
+    # A square root keeps the thin tail visible next to the bulk at the smallest weight.
     heat = svg.shades(frame, [epochs[0], *middles, epochs[-1]], edges.tolist(), np.sqrt(shares / shares.max()))
     title = "distribution of weights"
     last = f"Share of training examples by weight, from {low:.3g} to {high:.3g}; darker is more."

@@ -96,7 +96,7 @@ def split(
         if not len(rows):
             raise TableError(f"the {part} part has no rows. Give a larger table, or another split.")
     if schema.task != "regression" and len(np.unique(dealer.strata[train])) < 2:
-        raise TableError("the training part has one class only. Give a larger table, or another split.")
+        raise TableError("the training part has only one class. Give a larger table, or another split.")
     return Split(train, rest, held, dealer.notes(dealt))
 
 

@@ -66,7 +66,7 @@ class Target:
             )
         if numbers.n_unique() == 1:
             raise TableError(
-                f"the target {quoted(self.name)} has one value only ({numbers[0]}), so there is nothing to learn. "
+                f"the target {quoted(self.name)} has only one value ({numbers[0]}), so there is nothing to learn. "
                 "Choose another column."
             )
         return len(numbers)
@@ -77,7 +77,7 @@ class Target:
         name = quoted(self.name)
         if len(counts) == 1:
             raise TableError(
-                f"the target {name} has one class only ({quoted(next(iter(counts)))}), so there is nothing to learn. "
+                f"the target {name} has only one class ({quoted(next(iter(counts)))}), so there is nothing to learn. "
                 "Choose another column, or rows with both outcomes."
             )
         if self.task == "binary" and len(counts) > 2:

@@ -44,7 +44,7 @@ def use_one_of(name: str, accelerators: int, number: int) -> None:
     name
         As `resolve` takes it. A kind of accelerator without a number stands for all of them.
     accelerators
-        How many there are. Whoever started this process counted them: counting them here would come before this
+        How many there are, counted by the process that started this one: counting them here would come before this
         process is shown its own.
     number
         Which of the processes this is; they take turns.

@@ -37,7 +37,7 @@ def join() -> None:
 
 
 def together() -> bool:
-    """Whether there is a group at all."""
+    """Whether there is a group."""
     return dist.is_available() and dist.is_initialized()
 
 

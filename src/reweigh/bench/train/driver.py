@@ -300,7 +300,7 @@ class Driver:
             program.average.update(program.module)
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What a forward pass changes beside the parameters: running statistics, which a broken batch would spoil."""
+        """What a forward pass changes besides the parameters: running statistics, which a broken batch would spoil."""
         if self.program.nonfinite.policy != "skip":
             return {}
         return {name: buffer.clone() for name, buffer in self.program.module.named_buffers()}

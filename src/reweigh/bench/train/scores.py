@@ -110,7 +110,7 @@ def accuracies(logits: Floats, targets: Floats, classes: int, counted: Floats | 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringRules:
-    """What scores of a classifier depend on beside its outputs.
+    """What scores of a classifier depend on besides its outputs.
 
     `counted` says which classes count for balanced accuracy and as the worst class (all that have rows without it),
     `positive` is the class that precision, recall and F1 of two classes are about, and `costs` are what a false

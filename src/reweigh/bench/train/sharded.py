@@ -7,7 +7,7 @@ sharded/step-00000200/
     progress.json               how many records there were, and the hash of every file
 ```
 
-A checkpoint is written beside the others and renamed when all of it is there. The last two are kept: one whose files
+A checkpoint is written next to the others and renamed when all of it is there. The last two are kept: one whose files
 are not what they were is skipped.
 """
 

@@ -113,7 +113,7 @@ def catboost(
     Returns
     -------
     CatBoostObjective
-        An object with CatBoost's own methods. Give `eval_metric` beside it (`"Logloss"`, `"MultiClass"`, `"RMSE"`) and
+        An object with CatBoost's own methods. Give `eval_metric` as well (`"Logloss"`, `"MultiClass"`, `"RMSE"`) and
         the defaults that CatBoost forgets for a custom objective: for many classes `class_names` and
         `bootstrap_type="Bayesian"`; for two `leaf_estimation_iterations=10` from 20 features on; for regression a
         `baseline` of the target's mean, put back with `set_scale_and_bias`. The estimators below do all that.

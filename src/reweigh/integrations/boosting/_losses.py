@@ -24,7 +24,7 @@ class RowDerivatives(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RowLoss:
-    r"""Log loss, focal loss and logit adjustment in one, with class weights beside it.
+    r"""Log loss, focal loss and logit adjustment in one, with class weights.
 
     .. math:: \ell = -(1 - p_y)^\gamma \log p_y, \qquad p = \mathrm{softmax}(z + b)
 

@@ -53,8 +53,8 @@ class Importance(SamplerConfig):
     Returns
     -------
     LiveSampler
-        From `start(n, batch_size=...)`. The objective beside it is the *plain mean*: the weight is already in the
-        drawing and in `sample_weight`. A method that names another objective beside it is refused.
+        From `start(n, batch_size=...)`. The objective used with it is the *plain mean*: the weight is already in the
+        drawing and in `sample_weight`. A method that names another objective is refused.
 
     Examples
     --------

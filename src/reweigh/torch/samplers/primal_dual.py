@@ -57,7 +57,7 @@ class PrimalDual(SamplerConfig):
     Returns
     -------
     LiveSampler
-        From `start(n, batch_size=...)`. The objective beside it is the plain mean; nothing is to be corrected,
+        From `start(n, batch_size=...)`. The objective used with it is the plain mean; nothing is to be corrected,
         because the drawing is the emphasis.
 
     Examples

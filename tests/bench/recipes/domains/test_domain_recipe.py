@@ -110,7 +110,7 @@ def segments(one, curve=()):
 def test_the_domain_left_out_cannot_be_looked_at_too_early():
     found = problem()
     for part in ("report", "held"):
-        with pytest.raises(LookedTooEarlyError, match="'c', were asked for while training"):
+        with pytest.raises(LookedTooEarlyError, match="'c', were requested during training"):
             found.target.pool(part)
     one = training(found)
     next(segments(one))

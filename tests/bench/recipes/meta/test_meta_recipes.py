@@ -171,7 +171,7 @@ def test_a_diverged_validation_never_counts_as_best():
 
 
 def test_many_at_once_are_what_each_is_alone(tmp_path):
-    """Other methods, rates, seeds and a scale beside it change nothing but the last digits."""
+    """Other methods, rates, seeds and a scale next to it change nothing but the last digits."""
     settings, scale = SMOKE["sinusoid"], np.linspace(1.0, 2.0, 40, dtype=np.float32)
     members = [
         (settings, method("mean"), 0, None),

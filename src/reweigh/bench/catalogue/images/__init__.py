@@ -100,7 +100,7 @@ def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, A
 
 
 def _decoded(name: str, package: Package, reader: Callable[[Path], Arrays]) -> Arrays:
-    """The arrays of a package, which are decoded once and then kept beside it."""
+    """The arrays of a package, which are decoded once and then kept next to it."""
     kept = decoded_path(name, package)
     if kept.exists():
         try:

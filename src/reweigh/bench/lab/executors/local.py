@@ -35,7 +35,7 @@ from reweigh.method import method
 _LARGEST_GROUP = 50
 #: Seconds between two looks at runs that another command is working on.
 _PATIENCE = 1.0
-#: How often a group is tried whose process is killed from outside; the last time with no other beside it.
+#: How often a group is tried whose process is killed from outside; the last time alone.
 _ATTEMPTS = 3
 
 #: How a series of runs ended: all done, decided early, out of time, or stopped by the user.
@@ -145,7 +145,7 @@ class Workers:
 
 
 class Executor(Protocol):
-    """Whoever does runs: `Workers`, or a cluster."""
+    """What does runs: `Workers`, or a cluster."""
 
     @property
     def jobs(self) -> int:
@@ -197,7 +197,7 @@ def execute(
     ended = set(over)  # to count what is over, without a look at thousands of runs that have not begun
     while waiting or taken or deaths.alone:
         if deadline is not None and clock() > deadline:
-            raise OutOfTimeError(f"the time was over in the middle of: {title}")
+            raise OutOfTimeError(f"time ran out during: {title}")
         if not waiting and deaths.alone:
             group = deaths.alone.pop()
             waiting = {workers.submit(group, root): group}

@@ -1,7 +1,7 @@
 """Runs on a Ray cluster: the same plan and the same run directories, on as many machines as there are.
 
 Every machine must see the folder of runs and the data under the same paths (a shared file system). A group of runs is
-one task on one processor and, where GPUs are asked for, one GPU of the cluster. A task whose process or machine dies is
+one task on one processor and, where GPUs are requested, one GPU of the cluster. A task whose process or machine dies is
 started again by Ray, and resumes from the run's checkpoint; a run that is finished is not done twice, because a task
 looks for `done` once it holds the run's lock.
 """

@@ -113,7 +113,7 @@ class SlurmWorkers:
         try:
             with self._executor.batch():
                 jobs = [self._executor.submit(_ArrayTask(), *arguments) for _, arguments in pending]
-        except Exception as error:  # the cluster refused: whoever waits for these runs must know
+        except Exception as error:  # the cluster refused: those who wait for these runs must know
             for future, _ in pending:
                 future.set_exception(error)
             return

@@ -7,7 +7,7 @@ best validation score so far is below that of three quarters of the finished tri
 pruned trial counts against the budget; so does one that broke down.
 
 What is asked next depends on what the study holds and on nothing else, so that a killed command resumes as if nothing
-had happened. The study is kept in a journal beside the runs, or in any database that Optuna can use.
+had happened. The study is kept in a journal next to the runs, or in any database that Optuna can use.
 
 References: Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
 """
@@ -185,7 +185,7 @@ def watch(run: Run) -> Callable[[int, Record], bool] | None:
 
 
 def _mark(run: Run, storage: str, study: str, number: int, select: str) -> None:
-    """Tell whoever does the run which trial it is."""
+    """Pass the number of the trial to the process that does the run."""
     if run.over:
         return
     run.directory.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ class TrainingDomain:
 
 
 class HeldOutDomain:
-    """The domain that is left out. Asking for its examples before `release` is an error, whoever asks.
+    """The domain that is left out. Asking for its examples before `release` is always an error.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class HeldOutDomain:
         """Its examples, once training is over."""
         if not self._released:
             raise LookedTooEarlyError(
-                f"examples of the domain left out, {self.name!r}, were asked for while training. They may only be "
+                f"examples of the domain left out, {self.name!r}, were requested during training. They may only be "
                 "looked at after the last step: call `release` there."
             )
         return self._pools[part]

@@ -189,7 +189,7 @@ class ImageTraining(Program):
         with self.seeds.ambient(f"forward {step} {processes.rank()}"):
             self.stepper.step(self.optimizer, closure)
         if live.losses is None:
-            raise ValueError("this method's step asks for no losses of the batch, which this recipe records.")
+            raise ValueError("this method's step computes no losses of the batch, which this recipe records.")
         return StepOutput(live.losses, torch.ones_like(live.losses) if live.weights is None else live.weights)
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ class FRR(DomainAlgorithm):
     r"""As :class:`~reweigh.bench.recipes.algorithms.domains.frr_l.FRRL`, and then the features under that linear layer.
 
     Three phases: the whole network plainly; the linear layer with the reconstruction penalty, features frozen; the
-    features without a penalty, the linear layer frozen. A reconstruction of ours, as FRR-L is.
+    features without a penalty, the linear layer frozen. Our own reconstruction, like FRR-L.
 
     Parameters
     ----------

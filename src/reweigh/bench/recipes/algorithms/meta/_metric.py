@@ -42,5 +42,5 @@ class MetricAlgorithm(MetaAlgorithm):
 def embedded(model: Any, x: Tensor) -> Tensor:
     """Features `(tasks, images, features)` of images `(tasks, images, ...)`, which go through as one batch."""
     if not hasattr(model, "embed"):
-        raise TypeError(f"{type(model).__name__} has no `embed`. Use a model that tells its features, such as conv4.")
+        raise TypeError(f"{type(model).__name__} has no `embed`. Use a model that exposes its features, such as conv4.")
     return model.embed(x.flatten(0, 1)).unflatten(0, x.shape[:2])
