@@ -88,7 +88,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "whether a value is kept or built again changes time alone",
     (
         "objectives/chi2_dro.py",
-        "price = 0.5 * self.reg * (density - 1.0) * (density - 1.0)",
+        "price = 0.5 * self.reg * mean((density - 1.0) * (density - 1.0), amounts)",
         "density - 1.0 -> density + 1.0",
     ): "the density has mean one, so the mean of (d + 1)(d - 1) is that of (d - 1)²",
     (
