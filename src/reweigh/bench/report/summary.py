@@ -83,6 +83,8 @@ def _setting(results: Results, column: ColumnResults) -> dict[str, Any]:
                 "n": len(row.values),
                 "mean": sum(row.values) / len(row.values),
                 "paper": row.paper,
+                # Rows chosen by what the others do not see, such as group labels, are bounds and not rivals.
+                "knows_more": results.table.select_of(label) != results.table.select,
                 "difference": _difference(d) if (d := column.differences.get(label)) is not None else None,
             }
             for label, row in column.rows.items()
