@@ -28,6 +28,8 @@ DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.])")
 NUMBER = r"[-+−]?\d+\.\d+"
 #: A number with its interval, a few words between them at most.
 ESTIMATE = re.compile(rf"({NUMBER})[^\d\[\];.]{{0,40}}\[({NUMBER}), ({NUMBER})\]")
+#: A whole number of percent or points, one of two that share the unit included.
+WHOLE = re.compile(r"(?<![\w.,])(\d+)(?=(?: (?:and|to) \d+)? (?:%|points))")
 SEEDS = re.compile(r"(\w+) (?:paired )?seeds")
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -78,6 +80,17 @@ def stray(text: str, page: str) -> list[tuple[str, ...]]:
     ]
 
 
+def strange(text: str, page: str) -> list[str]:
+    """The whole percentages and points of a text that are neither on the page nor a rounding of a number there."""
+    known = [float(number) for number in DECIMAL.findall(page)]
+    return [
+        number
+        for number in WHOLE.findall(text)
+        if not re.search(rf"(?<![\d.]){number}(?![\d.])", page)
+        and not any(abs(value - float(number)) <= 0.5001 for value in known)
+    ]
+
+
 def whole(word: str) -> int | None:
     """The number that digits or a word stand for; None for other words."""
     return int(word) if word.isdigit() else WORDS.index(word.lower()) if word.lower() in WORDS else None
@@ -108,6 +121,15 @@ def test_a_wrong_decimal_would_be_found():
 @pytest.mark.parametrize("title", PAGES)
 def test_intervals_in_prose_belong_to_their_numbers(title: str):
     assert stray(paragraphs()[title], pages(PAGES[title])) == []
+
+
+@pytest.mark.parametrize("title", PAGES)
+def test_whole_numbers_in_prose_are_on_the_page(title: str):
+    assert strange(re.sub(r"\s+", " ", paragraphs()[title]), pages(PAGES[title])) == []
+
+
+def test_a_wrong_whole_number_would_be_found():
+    assert strange("gains of 14 and 18 points at 40 %", "uniform 40%; 76.83 to 90.69 is 13.86") == ["18"]
 
 
 @pytest.mark.parametrize("title", PAGES)
