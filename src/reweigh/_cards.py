@@ -42,7 +42,7 @@ def read_card(path: Path) -> SourceCard:
 
 def packages(path: Path) -> set[str]:
     """The packages that a file imports when it is imported."""
-    body = ast.parse(path.read_bytes()).body
+    body = _parsed(path).body
     plain = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     parts = {node.module or "" for node in body if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.partition(".")[0] for name in plain | parts}
@@ -59,9 +59,14 @@ def _lineage(path: Path, name: str) -> list[ast.ClassDef]:
 
 
 @functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+@functools.cache
 def _names(path: Path) -> dict[str, Any]:
     """The classes that a file defines, and the values that it assigns, by name."""
-    tree = ast.parse(path.read_bytes())
+    tree = _parsed(path)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     assigned = {
         target.id: node.value
