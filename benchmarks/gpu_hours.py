@@ -1,16 +1,17 @@
 """How long the paper's presets would take on a GPU: the plan's own runs, operations counted on the models, arithmetic.
 
-    python benchmarks/gpu_hours.py
+    python benchmarks/gpu_hours.py [RECIPE ...]
 
 Nothing is trained and no data is read: sizes of data sets are those of their makers, written below. Forward operations
 are counted by torch's `FlopCounterMode` on the models as they are built; a training step takes three times as many, and
-SAM twice that. An accelerator is assumed to do RATE operations a second throughout, and no step to take less than
+SAM twice that. An accelerator is assumed to do RATE operations per second throughout, and no step to take less than
 LEAST, the time in which a processor can start a step's kernels.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -25,16 +26,18 @@ from reweigh.bench.lab.runs import Spec
 from reweigh.bench.models.blocks.transformer import Transformer
 from reweigh.bench.recipes.algorithms import tabular
 
-#: Operations a second that are sustained: a tenth of the bfloat16 peak of an A100 (312e12). Seconds of a step at least.
+#: Sustained operations per second: a tenth of the bfloat16 peak of an A100 (312e12). The least seconds per step.
 RATE, LEAST = 31.2e12, 5e-3
 
 #: Training examples, validation included, as their makers count them.
 EXAMPLES = {
-    "cifar10": 50_000, "shards:path=imagenet": 1_281_167, "cars": 8_144, "food101": 75_750, "mnist": 60_000,
+    "cifar10": 50_000, "cifar100": 50_000, "shards:path=imagenet": 1_281_167, "cars": 8_144, "food101": 75_750, "mnist": 60_000,
     "fashion_mnist": 60_000, "covtype": 464_810, "obesity": 1_690, "adult": 32_561, "criteo": 100_000,
     "hypothyroid": 2_800, "MNLI": 392_702, "QQP": 363_846, "QNLI": 104_743, "SST-2": 67_349, "MRPC": 3_668,
-    "RTE": 2_490, "CoLA": 8_551,
+    "RTE": 2_490, "CoLA": 8_551, "digits": 1_797, "toxicity": 127_820,
 }  # fmt: skip
+#: Parameters of the model that `sft` is given, which is the user's choice.
+FINE_TUNED = 7e9
 DOMAINS = {"pacs": 4, "vlcs": 4, "officehome": 4, "domainnet": 6}
 #: Columns of a table once categories are spread out; pictures are tables of their pixels.
 COLUMNS = {
@@ -65,12 +68,15 @@ def per_sequence(depth: int, width: int, heads: int, length: int, predicted: flo
 
 
 def supervised(spec: Spec) -> Cost:
-    """Image classifiers on CIFAR-10."""
+    """Image classifiers on CIFAR-10 and CIFAR-100."""
     own = spec.settings
+    classes = 100 if own["data"] == "cifar100" else 10
     rows = EXAMPLES[own["data"]] * (1 - own["validation"])
     if "imbalance" in own:  # each class has a constant share of the one before it
-        rows *= sum(own["imbalance"] ** (-k / 9) for k in range(10)) / 10
-    return 3 * per_image(own["model"], 32) * rows * own["epochs"], rows / own["batch_size"] * own["epochs"]
+        rows *= sum(own["imbalance"] ** (-k / (classes - 1)) for k in range(classes)) / classes
+    return 3 * per_image(own["model"], 32, classes=classes) * rows * own["epochs"], rows / own["batch_size"] * own[
+        "epochs"
+    ]
 
 
 def suspects(spec: Spec) -> Cost:
@@ -142,6 +148,20 @@ def tabular_cost(spec: Spec) -> Cost:
     return 3 * rows * (early + head * own["epochs"]), steps
 
 
+def groups(spec: Spec) -> Cost:
+    """A perceptron with one hidden layer: launches are all there is."""
+    own = spec.settings
+    return 0.0, EXAMPLES[own["data"]] * (1 - own["validation"]) * own["epochs"] / own["batch_size"]
+
+
+def sft(spec: Spec) -> Cost:
+    """Low-rank matrices in a frozen model: forward, and back through activations; `rho` trains a reference too."""
+    own = spec.settings
+    tokens = own["batch_size"] * own["length"] * own["steps"]
+    trainings = 2.5 if spec.method.startswith("rho") else 1.0  # its reference, and the reference's losses
+    return 4 * FINE_TUNED * tokens * trainings, own["steps"] * trainings
+
+
 def sinusoid(spec: Spec) -> Cost:
     steps = float(spec.settings["epochs"] * spec.settings["steps"])
     return 0.0, steps  # a network of some thousand numbers: launches are all there is
@@ -150,13 +170,14 @@ def sinusoid(spec: Spec) -> Cost:
 COSTS: dict[str, Callable[[Spec], Cost]] = {
     "longtail": supervised, "noise": supervised, "ablation": supervised, "sam": supervised, "suspects": suspects,
     "imagenet": imagenet, "domains": domains, "meta": meta, "sinusoid": sinusoid, "tabular": tabular_cost,
-    "glue": glue, "gpt": language(1.0), "bert": language(0.15),
+    "glue": glue, "gpt": language(1.0), "bert": language(0.15), "groups": groups, "sft": sft,
 }  # fmt: skip
 
 
 def main() -> None:
     print("| recipe | trainings | 10^15 operations of one | hours of one | hours in all |\n|---|---|---|---|---|")
-    for name, cost in COSTS.items():
+    for name in sys.argv[1:] or COSTS:
+        cost = COSTS[name]
         question = experiment.question(name, experiment.Options(preset="paper"))
         final = plan.comparison(question, plan.as_written(question))
         operations: list[float] = []

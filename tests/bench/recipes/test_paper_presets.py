@@ -1,6 +1,8 @@
 """The `paper` presets against the recipes they are taken from, number by number."""
 
 import dataclasses
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import plan
+from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.recipes import ablation, imagenet, longtail, noise, sam
 from reweigh.bench.train.schedule import OptimizerPlan
@@ -22,6 +25,14 @@ from reweigh.method import Context, method
 def question(recipe, name):
     settings = dataclasses.asdict(recipe.PRESETS["paper"])
     return plan.Question(recipe=name, table=recipe.table("paper"), settings=settings)
+
+
+def test_every_preset_has_its_estimate_of_gpu_hours_on_the_page_on_scale():
+    page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text()
+    block = page.split("## GPU hours of the paper presets")[1].partition("\n## ")[0]
+    estimated = re.findall(r"^\| (\w+) \| \d+ \|", block, re.MULTILINE)
+    on_the_host = {"cost", "toy", "convergence"}
+    assert sorted(estimated) == sorted(set(recipes.names()) - on_the_host)
 
 
 # --- SAM ---
