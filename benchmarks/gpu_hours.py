@@ -31,7 +31,8 @@ RATE, LEAST = 31.2e12, 5e-3
 
 #: Training examples, validation included, as their makers count them.
 EXAMPLES = {
-    "cifar10": 50_000, "cifar100": 50_000, "shards:path=imagenet": 1_281_167, "cars": 8_144, "food101": 75_750, "mnist": 60_000,
+    "cifar10": 50_000, "cifar100": 50_000,
+    "shards:path=imagenet": 1_281_167, "cars": 8_144, "food101": 75_750, "mnist": 60_000,
     "fashion_mnist": 60_000, "covtype": 464_810, "obesity": 1_690, "adult": 32_561, "criteo": 100_000,
     "hypothyroid": 2_800, "MNLI": 392_702, "QQP": 363_846, "QNLI": 104_743, "SST-2": 67_349, "MRPC": 3_668,
     "RTE": 2_490, "CoLA": 8_551, "digits": 1_797, "toxicity": 127_820,

@@ -167,7 +167,7 @@ def test_no_evidence_is_kept_for_designs_that_could_have_seen_the_gain(found: li
     assert seen.text.startswith("No evidence of a difference in accuracy on the test set")
     assert missed.text.startswith("Undecided whether rgd and plain training differ in accuracy on the test set: ")
     assert missed.conclusion == "undecided"
-    assert missed.beside.startswith("The interval excludes it; the chance to see it was 0.")
+    assert missed.remark.startswith("The interval excludes it; the chance to see it was 0.")
 
 
 def test_rgd_tuned_to_plain_trainings_rate_is_shown_at_that_rate(found: list[Results], page: str):

@@ -140,7 +140,7 @@ def is_cached(model: str) -> bool:
 
 
 def activations(data: Domains, k: int, model: str) -> Array:
-    """What a network is given of a domain: its inputs, or what the frozen part of the network makes of them."""
+    """What a network is given of a domain: its inputs, or the output of the network's frozen part."""
     if not is_cached(model):
         return data.domains[k].x
     return _activations(model, data.name, data.source, k)

@@ -301,7 +301,7 @@ class _Stepping:
             if not first:
                 self.program.epoch(epoch)
             self.driver.take()
-        self.driver.tally.close(None)  # as at the end of an epoch: lets go of what was noted
+        self.driver.tally.close(None)  # as at the end of an epoch: releases what was recorded
 
 
 def _stepping(settings: Settings, task: Task, method: Method, seed: int) -> _Stepping:

@@ -1,7 +1,7 @@
 """The declared comparison and its scale controls once more, at the last epoch: what the choice of epochs cannot touch.
 
 A small validation set chooses noisily, and noise in the choice hides differences; a test at the last epoch has none.
-It is shown beside the chosen epoch, and never instead of it.
+It is shown with the chosen epoch, and never instead of it.
 """
 
 from __future__ import annotations

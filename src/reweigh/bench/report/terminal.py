@@ -39,7 +39,7 @@ def terminal(results: Sequence[Results], console: Console) -> None:
         for sentence in () if one.headline else conclusion.sentences:
             colour = _COLOURS[sentence.conclusion]
             paper = "" if sentence.paper is None else f" The paper: {sentence.paper:+.2f}."
-            text = escape(f"{sentence.column}: {sentence.text}{paper} {sentence.beside}".rstrip())
+            text = escape(f"{sentence.column}: {sentence.text}{paper} {sentence.remark}".rstrip())
             console.print(f"[{colour}]{text}[/{colour}]" if colour else text, highlight=False)
         if one.unfinished:
             console.print(f"{len(one.unfinished)} runs are not finished and are not counted.", style="yellow")

@@ -20,14 +20,15 @@ BASELINE_NAME = "plain training"
 class Sentence:
     """The verdict of one column on the primary row.
 
-    `paper` is the paper's own difference, if it has one, and `beside` says what the interval and the design make of it.
+    `paper` is the paper's own difference, if it has one, and `remark` says whether the interval
+    excludes it and how likely it was to be seen.
     """
 
     column: str
     conclusion: Finding
     text: str
     paper: float | None = None
-    beside: str = ""
+    remark: str = ""
     stand_in: str | None = None
 
 
@@ -89,7 +90,7 @@ def _sentence(results: Results, column: ColumnResults, unit: Unit) -> Sentence:
             difference, table.primary, BASELINE_NAME, table.metric_name, unit, smallest=table.smallest, gain=gain
         ),
         paper=paper,
-        beside=_beside(difference, gain, unit, of_paper=bool(paper)),
+        remark=_remark(difference, gain, unit, of_paper=bool(paper)),
         stand_in=column.column.stand_in,
     )
 
@@ -115,7 +116,7 @@ def _smallest_that_matters(column: ColumnResults, unit: Unit) -> float:
     return 0.01 if unit.sign else 0.01 * abs(float(np.mean(column.rows[plan.BASELINE].values)))
 
 
-def _beside(difference: Difference, gain: float, unit: Unit, *, of_paper: bool) -> str:
+def _remark(difference: Difference, gain: float, unit: Unit, *, of_paper: bool) -> str:
     """Whether the interval excludes the paper's gain, and how likely the design was to see it."""
     if difference.n < 2 or difference.constant:
         return ""

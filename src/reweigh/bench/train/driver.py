@@ -90,7 +90,7 @@ class Program(ABC):
     #: Steps of the whole training, and steps between two records.
     steps: int
     every: int
-    #: The objectives at work. The weights of the first are recorded; all are scaled and advanced by the driver.
+    #: The live objectives. The weights of the first are recorded; all are scaled and advanced by the driver.
     objectives: Sequence[LiveObjective]
     module: nn.Module
     device: torch.device
@@ -224,7 +224,7 @@ def fit(program: Program, writer: Writer, *, scale: Floats | None = None) -> Ite
 
 
 class Driver:
-    """A program under way; `fit` drives it to its end, others may drive it epoch by epoch."""
+    """A running program; `fit` drives it to its end, others may drive it epoch by epoch."""
 
     def __init__(self, program: Program, scale: Floats | None = None) -> None:
         self.program, self.scale = program, scale

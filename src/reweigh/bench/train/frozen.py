@@ -1,4 +1,4 @@
-"""What a frozen network makes of images: computed once, and kept in the cache for every later run."""
+"""Features of images from a frozen network: computed once, and kept in the cache for every later run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pretrained(model: str) -> Any:
 
 @torch.no_grad()
 def activations(trunk: nn.Module, images: Array, *, side: int = 0) -> Array:
-    """What a network makes of colour images, uint8 in NHWC order, enlarged to `side` pixels if it is given."""
+    """The features of colour images, uint8 in NHWC order, enlarged to `side` pixels if it is given."""
     trunk = trunk.eval().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def outputs(part: Array) -> Array:

@@ -120,7 +120,7 @@ def worth_compiling(steps: int, parameters: int) -> bool:
 
 
 class StackedDriver(ABC, Generic[M]):
-    """Many trainings under way that share every operation: the second driver, next to `driver.Driver`.
+    """Many trainings that share every operation: the second driver, next to `driver.Driver`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pretrained encoders whose lower layers stay as they are, so that what they make of a text is computed once.
+"""Pretrained encoders whose lower layers stay as they are, so that their output for a text is computed once.
 
 What goes into the first layer that is trained is the same in every epoch of every run: it is kept in the cache, and
 runs start from there. Dropout is off in the layers below, as in any frozen layer.

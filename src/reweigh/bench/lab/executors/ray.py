@@ -19,7 +19,7 @@ from reweigh.bench.lab.runs import Spec
 
 #: How often Ray starts a task again whose process died.
 _RETRIES = 3
-#: What a process at work must have in its environment before it imports a framework.
+#: What a worker process must have in its environment before it imports a framework.
 _PASSED_ON = ("ONEDNN_MAX_CPU_ISA", "REWEIGH_CACHE", "REWEIGH_DATA")
 
 #: Tasks exchange a few lines of text, so a cluster of one's own needs no large store.

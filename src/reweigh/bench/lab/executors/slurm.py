@@ -121,7 +121,7 @@ class SlurmWorkers:
 
 
 class _ArrayTask:
-    """One job: a group of runs. When Slurm ends it early, the same job goes into the queue again."""
+    """One job: a group of runs. When Slurm ends it early, the same job is queued again."""
 
     def __call__(
         self, specs: Sequence[dict[str, Any]], root: str, data_root: str | None, device: str
@@ -136,7 +136,7 @@ class _ArrayTask:
         return answer
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """What submitit puts into the queue again: runs resume from their own checkpoints."""
+        """What submitit queues again: runs resume from their own checkpoints."""
         return _submitit().helpers.DelayedSubmission(self, *arguments)
 
 

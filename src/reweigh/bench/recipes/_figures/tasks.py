@@ -259,7 +259,7 @@ def _kept(row: RowResults) -> dict[int, tuple[Floats, Floats, Floats]]:
 
 
 def _picture(parts: tuple[Floats, Floats, Floats], scores: Mapping[str, float]) -> Markup:
-    """Two lines of images, and what became of them."""
+    """Two lines of images, and the predictions for them."""
     support, query, taken = parts
     wrong = [f"{i + 1}→{int(to) + 1}" for i, to in enumerate(taken) if int(to) != i]
     accuracies = ", ".join(f"{label} {100 * score:.0f} %" for label, score in scores.items())

@@ -151,7 +151,7 @@ def build(settings: SupervisedSettings, task: Task, method: Method) -> nn.Module
 def load(name: str, encoder: str = "") -> Dataset:
     """The data set, from the folder of official files if one was given, read once per process.
 
-    With `encoder`, its images are what that network, frozen, makes of them.
+    With `encoder`, its images are the features from that frozen network.
     """
     root = os.environ.get("REWEIGH_DATA")
     dataset = catalogue.load(name, Dataset, root=Path(root) if root else None)

@@ -37,7 +37,7 @@ def installed(library: str) -> bool:
 
 
 def takes(row: Method, kind: TaskKind) -> bool:
-    """Whether boosting can have the method: what its objective and loss make of a row depends on that row alone.
+    """Whether boosting can have the method: its objective and loss of a row depend on that row alone.
 
     Corrections of outputs are another matter, but for those that look at a last layer, which trees do not have.
     """

@@ -213,7 +213,7 @@ class DomainBatch:
 
 
 class Weigher:
-    """The method's loss and objective at work, and what they saw in a step.
+    """The method's live loss and objective, and what they saw in a step.
 
     An algorithm asks for the plain losses of some examples and hands them back to be made one number of.
     """
@@ -243,7 +243,7 @@ class Weigher:
 
 
 class DomainLearner(nn.Module, ABC):
-    """An algorithm at work: parameters, its optimisers by name, and a count of the steps it took.
+    """A live algorithm: parameters, its optimisers by name, and a count of the steps it took.
 
     The count is a number of the host: reading it from a device would make every step wait.
     """
@@ -433,7 +433,7 @@ class LeaveOneOut(Program):
         writer.array("confusion", np.asarray([result["confusion"] for result in self.results]))
 
     def state(self) -> dict[str, Any]:
-        """Results so far, and the training under way."""
+        """Results so far, and the current training."""
         return {
             "results": self.results,
             "number": self.number,

@@ -26,7 +26,7 @@ _IGNORED = -100
 
 
 class TokenLoss:
-    """Cross entropy over a vocabulary with an objective at work: never all logits at once, state and weights kept.
+    """Cross entropy over a vocabulary with a live objective: never all logits at once, state and weights kept.
 
     After a call `live.losses` and `live.weights` are those of the units, tokens or sequences.
 

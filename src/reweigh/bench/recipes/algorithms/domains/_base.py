@@ -130,7 +130,7 @@ class DomainAlgorithm(ABC):
 
     @abstractmethod
     def start(self, setup: Setup) -> Learner:
-        """The algorithm at work; its parameters are initialised from torch's ambient generator."""
+        """The live algorithm; its parameters are initialised from torch's ambient generator."""
 
     @property
     def batch_size(self) -> int | None:

@@ -28,7 +28,7 @@ class MIRO(DomainAlgorithm):
     .. math:: R + \lambda \sum_{l} \tfrac12\, \overline{\frac{(f_l - f^0_l)^2}{v_l} + \log v_l}
 
     Layers are the parts of the network that have parameters, before pooling and dropout: with ResNet-50 the stem and
-    four stages. :math:`f_l` is what layer l makes of the batch, :math:`f^0_l` what it made before any training,
+    four stages. :math:`f_l` is the output of layer l for the batch, :math:`f^0_l` its output before any training,
     :math:`v_l` a learnt variance for each channel, and the bar the mean over all entries.
 
     Parameters

@@ -26,7 +26,7 @@ class MTL(DomainAlgorithm):
     Parameters
     ----------
     ema
-        The :math:`\rho`, the share of the batch at hand in the mean of its domain.
+        The :math:`\rho`, the share of the current batch in the mean of its domain.
 
     Notes
     -----

@@ -89,7 +89,7 @@ class MaskedAutoencoder(RowNetwork):
 
     @property
     def hidden_value(self) -> Tensor:
-        """What stands for the value of a hidden cell."""
+        """The stand-in for the value of a hidden cell."""
         return self.of_ones.weight.sum() + self.of_ones.bias
 
     def tokens(self, values: Tensor, columns: Tensor) -> Tensor:
