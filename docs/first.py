@@ -1,15 +1,22 @@
 """Which method to try first for which trouble, read from the reports: `python docs/first.py` writes the table.
 
-It stands in README.md and docs/when.md, between the marks `<!-- first -->` and `<!-- /first -->`. The rule is the same
-for every trouble and is stated below the table; what comes out is decided by the tables in `reports/`.
+It stands in README.md and docs/when.md, between the marks `<!-- first -->` and `<!-- /first -->`. The rules are stated
+below the table; what comes out is decided by what is in `reports/`: the summaries in JSON, ranked as on
+`reports/index.html`, and the tables in Markdown for what has no summary.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
+
+from reweigh.bench.lab import plan
+from reweigh.bench.report import read_summary
+from reweigh.bench.report.overview import Part, Ranked, overview
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/when.md")
@@ -30,16 +37,17 @@ class Trouble:
 
     name: str
     columns: tuple[tuple[str, str], ...]  # report, and which of its columns
+    part: str = ""  # what the overview of all summaries calls it
     knows_groups: bool = False
 
 
 TROUBLES = (
-    Trouble("some classes are rare", (("longtail", r"imbalance (?!1$)"),)),
-    Trouble("some labels are wrong", (("noise", r"uniform|flip"),)),
-    Trouble("one group goes worst, groups unknown", (("groups", r""),)),
+    Trouble("some classes are rare", (("longtail", r"imbalance (?!1$)"),), "rare classes"),
+    Trouble("some labels are wrong", (("noise", r"uniform|flip"),), "wrong labels"),
+    Trouble("one group goes worst, groups unknown", (("groups", r""),), "hidden groups"),
     Trouble("one group goes worst, groups known", (("groups", r""),), knows_groups=True),
     Trouble("the data come from a domain not seen in training", (("domains", r""),)),
-    Trouble("nothing: classes even, labels right", (("longtail", r"imbalance 1$"), ("noise", r"no noise"))),
+    Trouble("nothing: classes even, labels right", (("longtail", r"imbalance 1$"), ("noise", r"no noise")), "none"),
 )
 
 
@@ -92,8 +100,13 @@ class Record:
         return fmean(one.points for one in self.settings)
 
     def __str__(self) -> str:
-        counts = f"▲ {self.better}" + (f" ▼ {self.worse}" if self.worse else "") + f" of {len(self.settings)}"
-        return f"{f'{round(self.points, 1) + 0.0:+.1f}'.replace('-', '−')} ({counts})"
+        return told(self.points, self.better, self.worse, len(self.settings))
+
+
+def told(points: float, better: int, worse: int, settings: int) -> str:
+    """A mean difference, and in how many settings it was decided."""
+    counts = f"▲ {better}" + (f" ▼ {worse}" if worse else "") + f" of {settings}"
+    return f"{f'{round(points, 1) + 0.0:+.1f}'.replace('-', '−')} ({counts})"
 
 
 def records(trouble: Trouble) -> list[Record]:
@@ -111,16 +124,56 @@ def records(trouble: Trouble) -> list[Record]:
     return sorted(made, key=lambda record: (record.better - record.worse, record.points), reverse=True)
 
 
-def table(reports: str) -> str:
-    """The table; `reports` is where a page links to for a report, with braces for its name."""
+def parts() -> list[Part]:
+    """The overview of all summaries; nothing before the first is there."""
+    pages: list[dict[str, Any]] = []
+    for path in sorted((ROOT / "reports").glob("*.json")):
+        pages += read_summary(path) if path.stem != "cost" else []
+    return overview(pages)
+
+
+def ranked(part: Part) -> tuple[str, str]:
+    """What to try first by the overview's own rule, then the largest gains that are seen; and RGD."""
+
+    def text(row: Ranked) -> str:
+        return told(row.gain.mean, row.better, row.worse, len(part.settings))
+
+    seen = [
+        row
+        for row in part.rows
+        if row.gain.seen and row.label not in (plan.NORMALISED, part.first and part.first.label)
+    ]
+    seen = sorted(seen, key=lambda row: row.gain.mean, reverse=True)
+    named = [] if part.first is None else [part.first, *seen][:NAMED]
+    own = part.row("rgd")
+    return _first(f"`{row.label}` {text(row)}" for row in named), "–" if own is None else text(own)
+
+
+def counted(trouble: Trouble) -> tuple[str, str]:
+    """The methods with the most decisions for them, of those that gain; and RGD."""
+    of_trouble = records(trouble)
+    good = [record for record in of_trouble if record.better > record.worse and record.points > 0][:NAMED]
+    own = next((record for record in of_trouble if record.name == "rgd"), None)
+    return _first(f"`{record.name}` {record}" for record in good), "–" if own is None else str(own)
+
+
+def _first(named: Iterable[str]) -> str:
+    return ", ".join(named) or "plain training"
+
+
+def table(reports: str, *, short: bool = False) -> str:
+    """The table; `reports` is where a page links to for a report, with braces for its name.
+
+    A trouble has a line for each kind of model that was trained, or only the one with the most settings if `short`.
+    """
     lines = ["| trouble | try first | RGD | evidence |", "|---|---|---|---|"]
+    found = parts()
     for trouble in TROUBLES:
-        of_trouble = records(trouble)
-        good = [record for record in of_trouble if record.better > record.worse and record.points > 0][:NAMED]
-        first = ", ".join(f"`{record.name}` {record}" for record in good) or "plain training"
-        own = next((record for record in of_trouble if record.name == "rgd"), None)
         evidence = ", ".join(f"[{report}]({reports.format(report)})" for report, _ in trouble.columns)
-        lines.append(f"| {trouble.name} | {first} | {'–' if own is None else own} | {evidence} |")
+        of_trouble = [part for part in found if part.trouble == trouble.part]
+        cells = [(f"{trouble.name} ({part.model})", *ranked(part)) for part in of_trouble[: 1 if short else None]]
+        for name, first, own in cells or [(trouble.name, *counted(trouble))]:
+            lines.append(f"| {name} | {first} | {own} | {evidence} |")
     return "\n".join(lines)
 
 
@@ -128,9 +181,10 @@ SHORT = """Points of accuracy above plain training, all tuned alike: the mean ov
 it is decided, ▲ better or ▼ worse. Small models on two cores, ranked after the fact: [the rule](docs/when.md).
 """
 RULE = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many
-of them the difference is decided, ▲ better or ▼ worse. Named are, of the methods run in most settings, those that
-gain and have the most ▲ less ▼. Small models on two cores, ranked after the fact:
-[`reweigh compare`](compare.md) asks your own data.
+of them the difference is decided, ▲ better or ▼ worse. Where a kind of model is named, the first method is the one
+with the largest mean among those that no other outranks, if its interval is above zero, and the others have the next
+largest of such means; elsewhere, of the methods run in most settings, those that gain and have the most ▲ less ▼.
+Small models on two cores, ranked after the fact: [`reweigh compare`](compare.md) asks your own data.
 """
 
 
@@ -138,7 +192,7 @@ def written(page: str) -> str:
     """A page with the table of now."""
     path = ROOT / page
     inside = page.startswith("docs/")
-    block = table("results.md" if inside else "reports/{}.md")
+    block = table("results.md" if inside else "reports/{}.md", short=not inside)
     text = path.read_text()
     if not MARKS.search(text):
         raise ValueError(f"{page} has no marks <!-- first --> and <!-- /first --> to write between.")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from reweigh.bench.report.summary import FORMAT
 
 ROOT = Path(__file__).parent.parent
 
@@ -63,6 +66,52 @@ def test_the_rule_on_a_small_report(first, tmp_path, monkeypatch):
     ]
     report.write_text(REPORT.replace("in percent", "as a share").replace("+2.00 [", "+0.02 ["))
     assert str(first.records(rare)[0]) == "+51.0 (▲ 2 of 2)"  # shares are a hundred points each
+
+
+def row(mean: float, difference: float, decided: bool = True) -> dict[str, object]:
+    p = 0.01 if decided else 0.5
+    own = {"n": 20, "mean": difference, "low": difference - 0.01, "high": difference + 0.01, "p": p, "p_holm": p}
+    return {"name": "", "n": 20, "mean": mean, "knows_more": False, "difference": own}
+
+
+def test_summaries_are_ranked_as_on_the_page_of_all_experiments(first, tmp_path, monkeypatch):
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "longtail.md").write_text(REPORT)
+    baseline = {**row(0.5, 0.0), "difference": None}
+    settings = [
+        {
+            "name": f"{model} {number}",
+            "trouble": "rare classes",
+            "model": model,
+            "rows": {
+                "mean": baseline,
+                "rgd": row(0.52, 0.02, decided=number > 0),
+                "logit_adjusted": row(0.55, 0.05 + 0.001 * number),
+                "vs": row(0.54, 0.04 + 0.001 * number),
+                "focal": row(0.49, -0.01),
+            },
+        }
+        for model, count in (("MLP", 4), ("CNN", 3))
+        for number in range(count)
+    ]
+    experiment = {
+        "title": "Made-up",
+        "recipe": "longtail",
+        "smallest": False,
+        "unit": {"scale": 100.0, "digits": 2, "points": " points"},
+        "settings": settings,
+    }
+    (tmp_path / "reports" / "longtail.json").write_text(json.dumps({"format": FORMAT, "experiments": [experiment]}))
+    monkeypatch.setattr(first, "ROOT", tmp_path)
+    rare = first.Trouble("rare", (("longtail", r"imbalance (?!1$)"),), "rare classes")
+    monkeypatch.setattr(first, "TROUBLES", (rare, first.Trouble("other", (("longtail", ""),))))
+    lines = [line.split(" | ") for line in first.table("{}").splitlines()[2:]]
+    assert [line[0] for line in lines] == ["| rare (MLP)", "| rare (CNN)", "| other"]
+    assert lines[0][1:3] == [
+        "`logit_adjusted` +5.2 (▲ 4 of 4), `vs` +4.2 (▲ 4 of 4), `rgd` +2.0 (▲ 3 of 4)",
+        "+2.0 (▲ 3 of 4)",
+    ]
+    assert len(first.table("{}", short=True).splitlines()) == 4
 
 
 def test_known_groups_are_a_trouble_of_their_own(first):
