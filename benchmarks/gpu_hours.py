@@ -24,6 +24,7 @@ from reweigh.bench import models
 from reweigh.bench.lab import experiment, plan
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.models.blocks.transformer import Transformer
+from reweigh.bench.recipes import imagenet as paper
 from reweigh.bench.recipes.algorithms import tabular
 
 #: Sustained operations per second: a tenth of the bfloat16 peak of an A100 (312e12). The least seconds per step.
@@ -87,7 +88,7 @@ def suspects(spec: Spec) -> Cost:
 
 
 def imagenet(spec: Spec) -> Cost:
-    own = spec.settings
+    own = {"size": paper.PRESETS["paper"].size, **spec.settings}  # `ablation` leaves it to this recipe
     rows = EXAMPLES[own["data"]] * (1 - own["validation"]) * own["epochs"]
     return 3 * per_image(own["model"], own["size"], classes=1000) * rows, rows / own["batch_size"]
 
@@ -169,7 +170,7 @@ def sinusoid(spec: Spec) -> Cost:
 
 
 COSTS: dict[str, Callable[[Spec], Cost]] = {
-    "longtail": supervised, "noise": supervised, "ablation": supervised, "sam": supervised, "suspects": suspects,
+    "longtail": supervised, "noise": supervised, "ablation": imagenet, "sam": supervised, "suspects": suspects,
     "imagenet": imagenet, "domains": domains, "meta": meta, "sinusoid": sinusoid, "tabular": tabular_cost,
     "glue": glue, "gpt": language(1.0), "bert": language(0.15), "groups": groups, "sft": sft,
 }  # fmt: skip

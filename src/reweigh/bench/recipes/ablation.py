@@ -6,7 +6,7 @@ long-tailed Fashion-MNIST with an MLP, and on the frozen features of long-tailed
 
     reweigh run ablation
     reweigh run ablation --preset smoke
-    reweigh run ablation --preset paper --data-root /data   # ViT-S/16 on ImageNet: GPUs and months
+    reweigh run ablation --preset paper --data-root /data   # ViT-S/16 on ImageNet: months of GPUs
 
 With the tied scale, tau towards infinity is plain training and not "no clip"; so tau is varied both at fixed gamma
 and tied. Only the learning rate is tuned, with the same trials for every row. The page draws accuracy against gamma and

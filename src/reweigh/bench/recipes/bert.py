@@ -7,7 +7,7 @@ accuracies of 71.31 and 98.01 (plain), 71.35 and 98.92 (RGD).
 
     reweigh run bert --preset smoke             # seconds: a toy model on texts that come with scikit-learn
     reweigh data get sotu && reweigh run bert   # the cpu preset: ten minutes of one core
-    reweigh run bert --preset paper             # BERT-base, on IMDB in the place of its corpora: GPUs and weeks
+    reweigh run bert --preset paper             # BERT-base, on IMDB in place of its corpora: years of one GPU
 
 The `cpu` preset: speeches on the State of the Union; 300 tokens learnt from the training speeches, hardly more than
 bytes; 2 layers of width 64, pairs of 64 tokens, 16 per step, 800 steps; five seeds, and three trials for each row. So

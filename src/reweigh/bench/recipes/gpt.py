@@ -7,7 +7,7 @@ a 6-layer decoder on lm1b for 100 000 steps, with tau = 1 and a tuned rate, and 
     reweigh run gpt --preset smoke            # seconds: a toy model on texts that come with scikit-learn
     reweigh data get sotu && reweigh run gpt  # the cpu preset: about three hours of one core
     reweigh run gpt --set text=imdb           # another corpus; tinyshakespeare and lm1b are read from a data root
-    reweigh run gpt --preset paper            # the paper's size on lm1b: a GPU and days
+    reweigh run gpt --preset paper            # the paper's size on lm1b: weeks of one GPU
 
 The `cpu` preset: speeches on the State of the Union in lm1b's place; 512 tokens learnt from the training speeches; 2
 layers of width 64, sequences of 64 tokens, 16 per step, 6 000 steps; ten seeds, and three trials for each row. A model

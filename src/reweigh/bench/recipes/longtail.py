@@ -7,7 +7,7 @@ The paper's tables: ResNet-32 on long-tailed CIFAR-10 and CIFAR-100, imbalance 2
     reweigh run longtail                      # every column below; the others' data must be in the cache
     reweigh run longtail --only digits        # the columns with this in their names
     reweigh run longtail --preset smoke       # seconds, digits
-    reweigh run longtail --preset paper       # the paper's settings: hours on a GPU, days here
+    reweigh run longtail --preset paper       # the paper's settings: weeks of one GPU
 
 The `cpu` preset: digits with an MLP at six imbalances, all methods, 20 paired seeds, three rates each. CIFAR-10 as the
 frozen features of an EfficientNet-Lite0 that was trained on ImageNet, under a head of two layers, at five imbalances,

@@ -6,7 +6,7 @@ It does not say which loss is re-weighted, so there are three arms: reconstructi
 
     reweigh run tabular --data-root DIR       # eight tables; Obesity is read from DIR/obesity/abundance.zip
     reweigh run tabular --preset smoke        # seconds, digits as a table
-    reweigh run tabular --preset paper --data-root DIR        # the paper's sizes: days on a GPU
+    reweigh run tabular --preset paper --data-root DIR        # the paper's sizes: weeks of one GPU
     reweigh run tabular --method MLP --method "MLP, rgd"
 
 Rows without a name of their own are MET-S: `mean` is MET-S itself, `rgd` re-weights both of its losses. Departures from

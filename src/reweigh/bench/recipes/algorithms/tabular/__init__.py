@@ -4,7 +4,7 @@ Each transformer learns from unlabelled rows of numbers (`fit`) and turns rows i
 stands in a pipeline in front of any classifier. All of them take an `objective`: `"mean"` is the published method,
 `"rgd:tau=1"` re-weights its rows by how badly they are reconstructed or recognised.
 
-Importing this package needs torch and scikit-learn and nothing else of `reweigh.bench`.
+Importing this package needs torch and scikit-learn, and no other package of the extra `bench`.
 
 Examples
 --------
