@@ -164,7 +164,7 @@ def test_label_smoothing_default_is_torchs():
 
 
 def test_label_smoothing_floor_needs_the_number_of_classes():
-    with pytest.raises(ValueError, match="does not tell how many"):
+    with pytest.raises(ValueError, match="does not say how many"):
         LabelSmoothing().floor(torch.tensor([0]))
 
 

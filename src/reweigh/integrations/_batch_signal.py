@@ -1,4 +1,4 @@
-"""What objectives weigh by beside the loss, in a Trainer: a column of the data, or the losses of a reference model."""
+"""What objectives weigh by besides the loss, in a Trainer: a column of the data, or the losses of a reference model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def check_class_loss(loss: Any, host: str, instead: str) -> None:
         raise ValueError(f"{host} takes losses of classes from a method, got {loss!r}. {instead}")
     if isinstance(loss, (Deferred, LDAM)):
         raise ValueError(
-            f"{host} is not told how far training is, and the class weights of {loss!r} start late. Use "
+            f"{host} does not know how far training is, and the class weights of {loss!r} start late. Use "
             "class_balanced, class_weights or logit_adjusted."
         )
     if isinstance(loss, Focal) and loss.form != "softmax":

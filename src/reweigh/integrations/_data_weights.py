@@ -12,7 +12,7 @@ __all__ = ["KEY", "SIGNAL", "WeightedCollator", "on_tokens", "weigh_messages"]
 
 #: What a batch calls the weights of its labels, until the loss takes them out.
 KEY = "reweigh_weight"
-#: The same for what an objective weighs by beside the losses.
+#: The same for what an objective weighs by besides the losses.
 SIGNAL = "reweigh_signal"
 
 
@@ -104,7 +104,7 @@ def weigh_messages(
 
 
 class WeightedCollator:
-    """A collator that takes a column of weights out of the rows and puts them beside the labels of the batch.
+    """A collator that takes a column of weights out of the rows and puts them next to the labels of the batch.
 
     Parameters
     ----------

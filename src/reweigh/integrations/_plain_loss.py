@@ -1,4 +1,4 @@
-"""The loss without weights, over several calls: what a trainer's log has beside the re-weighted one."""
+"""The loss without weights, over several calls: shown in a trainer's log next to the re-weighted one."""
 
 from __future__ import annotations
 

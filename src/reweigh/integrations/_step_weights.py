@@ -18,7 +18,7 @@ Amount = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class StepWeights:
-    """Hands the weights of each micro-batch to the loss, beside a factor that makes those of a whole step mean one.
+    """Hands the weights of each micro-batch to the loss, with a factor that makes those of a whole step mean one.
 
     The Trainer divides the loss by the number of labels of the step, which it counts; with the factor, that is the sum
     of the weighted losses over the sum of the weights.

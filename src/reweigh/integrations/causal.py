@@ -67,7 +67,7 @@ def losses_of(reference: nn.Module, inputs: dict[str, Any]) -> Tensor:
 
 
 def classes_of(model: Any) -> int:
-    """How many tokens a model tells apart."""
+    """The size of a model's vocabulary."""
     return model.get_output_embeddings().weight.shape[0]
 
 

@@ -50,7 +50,7 @@ _OPERATIONS = SimpleNamespace(
 
 
 class Evaluation(NamedTuple):
-    """What one evaluation gives beside the loss and the gradients. A pytree, so `jit` and `scan` carry it.
+    """What one evaluation gives besides the loss and the gradients. A pytree, so `jit` and `scan` carry it.
 
     `state` belongs to the next call; `plain` is the mean loss without re-weighting, which is what to log; `losses`
     and `weights` have one entry per unit, for :class:`~reweigh.Monitor`; `aux` is whatever else the loss returned.

@@ -172,7 +172,7 @@ def watch(model: Any) -> Any:
     Notes
     -----
     Labels may be indices or one-hot rows, in an array, or in the second place of the batches of a data set, which is
-    then read once more. Call `loss.bind(counts)` where the loss belongs to one of several outputs.
+    then read again. Call `loss.bind(counts)` where the loss belongs to one of several outputs.
     """
     waiting = [part for part in _losses(model.loss) if part.class_counts == "auto"]
     if not waiting:
@@ -614,7 +614,7 @@ def _method(given: ObjectiveLike | None, hyper_parameters: dict[str, Any]) -> Me
             "objective without a state, or a training loop of your own with `objective.apply`."
         )
     if getattr(objective, "surrogate", False):
-        raise ValueError("`surrogate` changes the value shown and not the gradient; Keras reduces by itself. Drop it.")
+        raise ValueError("`surrogate` changes the value shown and not the gradient; Keras reduces itself. Drop it.")
     backend = keras.backend.backend()
     if not _elementwise(objective) and backend not in ("torch", "jax"):
         raise ValueError(

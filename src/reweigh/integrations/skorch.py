@@ -162,7 +162,7 @@ class ReweightedBCEWithLogits(nn.BCEWithLogitsLoss):
 class SampleWeights:
     """Weights of rows for a skorch net: `class Net(SampleWeights, NeuralNetClassifier): pass`.
 
-    The net takes them beside its inputs, `net.fit({"X": X, "sample_weight": w}, y)`, as skorch users are used to. They
+    The net takes them with its inputs, `net.fit({"X": X, "sample_weight": w}, y)`, as skorch users are used to. They
     go to a re-weighted criterion, where they multiply the objective's weights and the mean divides by their sum; the
     module does not get them. Without them the net is as before, so that `predict` takes plain inputs. Validation counts
     rows by their weights too.

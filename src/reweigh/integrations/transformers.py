@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 _CARRIED = ("loss", "objective", "post")
 _WHY = {
     "sampler": "a loss function sees batches that the Trainer has drawn; override its `get_train_dataloader`",
-    "step": "the Trainer calls backward once per micro-batch and steps by itself",
+    "step": "the Trainer calls backward once per micro-batch and steps itself",
     "average": "a loss function does not see the model's weights",
 }
 
@@ -93,7 +93,7 @@ def loss(
         The loss is divided by their sum over all micro-batches and ranks of the step. Needs `watch`; weights of
         messages become weights of tokens by :func:`weigh_messages`.
     signal_column
-        The column of the data that holds what the objective weighs by beside the loss, one number per row or one per
+        The column of the data that holds what the objective weighs by besides the loss, one number per row or one per
         token: for :class:`~reweigh.objectives.rho.Rho` the losses of a reference model.
         Needs `watch`. :class:`~reweigh.objectives.entropy.Entropy` needs none: it looks at the logits.
     reference
@@ -206,7 +206,7 @@ class TrainerLoss(nn.Module):
         self._step: StepWeights | None = None
         check_signal(self.reweighted.objective, signal_column, reference)
         self.signal_column = signal_column
-        self._reference = (reference,)  # in a tuple: it is no part of this module
+        self._reference = (reference,)  # in a tuple: it is not part of this module
         self._signal: BatchSignal | None = None
 
     def forward(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -244,7 +244,7 @@ class TrainerLoss(nn.Module):
         return self.reweighted.correction(predictions, labels)
 
     def follow(self, trainer: Any) -> None:
-        """Take over from a Trainer what the function is not told: the classes of its data, and their weights."""
+        """Read from a Trainer what the function is not given: the classes of its data, and their weights."""
         if self.reweighted.class_counts == "auto" and trainer.train_dataset is not None:
             self.reweighted.bind(count_classes(trainer.train_dataset, classes=_classes(trainer.model)))
         if self._step is None and (self.weight_column is not None or self._weighs_classes()):
@@ -353,7 +353,7 @@ class TrainerLoss(nn.Module):
         return factor if self._step.current is None else factor * self._step.current.to(device)
 
     def _beside(self, logits: Tensor, labels: Tensor, problem: ProblemType) -> Tensor | None:
-        """What the objective weighs by beside the loss, one number per label; None where it needs nothing."""
+        """What the objective weighs by besides the loss, one number per label; None where it needs nothing."""
         objective = self.reweighted.objective
         if "signal" not in objective.takes:
             return None
@@ -603,7 +603,7 @@ def _with_loss(
     kind: ProblemType = "single_label_classification"
     if isinstance(part, losses.ClassLoss):
         part = dataclasses.replace(part, ignore_index=_IGNORED)
-    elif isinstance(part, losses.MSE):  # the Trainer counts values, and a loss of ours gives one per row
+    elif isinstance(part, losses.MSE):  # the Trainer counts values, and our loss gives one per row
         kind, part = "regression", nn.MSELoss()
     elif isinstance(part, losses.BCE):
         positive = None if part.pos_weight is None else torch.as_tensor(part.pos_weight)
@@ -614,7 +614,7 @@ def _with_loss(
 
 
 def _classes(model: Any) -> int | None:
-    """How many classes a model tells apart: tokens, if it is a language model."""
+    """The number of a model's classes: tokens, if it is a language model."""
     config = getattr(model, "config", None)
     if config is None:
         return None

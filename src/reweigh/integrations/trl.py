@@ -61,7 +61,7 @@ def reweigh_sft(
         given.
     level
         Which unit gets a weight: `"token"`, or `"sequence"`, the sequence by its mean loss. Both divide by tokens.
-        Under `packing` and `padding_free` sequences are told apart by their positions.
+        Under `packing` and `padding_free` sequences are separated by their positions.
     chunked
         Whether to replace the trainer's fused head, in training, by :func:`reweigh.torch.chunked_cross_entropy`, which
         makes the gradients of most objectives from the logits of the forward pass and needs no second ones.
@@ -105,7 +105,7 @@ def reweigh_sft(
 
 
 class _TokenWeights:
-    """What an objective makes of the tokens of a batch; what it takes beside their losses is found out here."""
+    """What an objective makes of the tokens of a batch; what it takes besides their losses is determined here."""
 
     def __init__(self, weigher: Reweighted, level: Literal["token", "sequence"], beside: BatchSignal | None) -> None:
         self.weigher = weigher

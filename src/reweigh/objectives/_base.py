@@ -67,7 +67,7 @@ class Objective(ABC):
     #: Whether `weigh` takes NumPy arrays as well as tensors, and gives weights in memory of their own. Tensors in the
     #: processor's memory are then weighed by NumPy, which selects, sorts and makes small steps several times as fast.
     neutral: ClassVar[bool] = False
-    #: What `weigh` needs beside the losses, as keywords of its own: `"signal"`, a second number per unit, or `"index"`,
+    #: What `weigh` needs besides the losses, as keywords: `"signal"`, a second number per unit, or `"index"`,
     #: which unit of the data each is. Objectives that name none are never given either; one that does is not `neutral`.
     takes: ClassVar[tuple[str, ...]] = ()
     #: What the signal is, and how to pass it, for the error where it is missing.
@@ -259,7 +259,7 @@ class Objective(ABC):
 
 
 def beside(objective: Objective, losses: Array, signal: Any, index: Any, shaped: Array | None = None) -> dict[str, Any]:
-    """What an objective takes beside the losses, as keywords of its `weigh`: vectors of their framework, constant.
+    """What an objective takes besides the losses, as keywords of its `weigh`: vectors of their framework, constant.
 
     `losses` are the flat ones, `shaped` those that the caller's arrays have the shape of. Objectives that take nothing
     get nothing.
@@ -447,7 +447,7 @@ def warn_if_mostly_negative(losses: Array, offset: Any, measure: Array | None) -
 
 
 def _beside(name: str, given: Any, losses: Array) -> Array:
-    """What is given beside the losses, entry by entry, as a vector of their framework."""
+    """What is given besides the losses, entry by entry, as a vector of their framework."""
     given = as_array_like(given, losses)
     if given.shape != losses.shape:
         raise ValueError(

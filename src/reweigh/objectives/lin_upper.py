@@ -27,7 +27,7 @@ class LinUpper(Objective):
               w_i = B \cdot \mathrm{softmax}_i\big(\min(h + \delta, \delta) / r\big)
 
     The nearest relative of RGD with published runs of 7 billion parameters: easy units count less, hard ones are not
-    told from very hard ones.
+    distinguished from very hard ones.
 
     Parameters
     ----------

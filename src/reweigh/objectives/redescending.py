@@ -1,4 +1,4 @@
-"""RGD that lets go of the hardest units: an extension of ours."""
+"""RGD that lets go of the hardest units: our own extension."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Redescending"]
 
 @dataclass(frozen=True, kw_only=True)
 class Redescending(Objective):
-    r"""RGD whose weight falls again beyond the clip level. An extension of ours, not of the paper.
+    r"""RGD whose weight falls again beyond the clip level. Our own extension, not in the paper.
 
     .. math:: w = \exp\!\Big(\frac{\mathrm{clip}(\ell, 0, \tau)}{\tau+1}\Big) \cdot
               \begin{cases} 1 & \ell \le \tau \\ (\tau/\ell)^k & \ell > \tau \end{cases}

@@ -71,7 +71,7 @@ class RGD(Objective):
         `"chi2"` names one of the other two. Beside a `weight` they replace its parameters.
     normalize
         `"mean"` divides the weights by their batch mean, so that the learning rate keeps its meaning. An extension
-        of ours; it gives up exactness under micro-batches.
+        of our own; it gives up exactness under micro-batches.
     surrogate
         Return the mean of Phi, whose gradient is the same, whose value is the objective's own and whose second
         derivative includes that of the weight.
@@ -215,7 +215,7 @@ class RGD(Objective):
         ones = xp.ones_like(weights) if measure is None else measure
         amount, units = (weights * ones).sum(), ones.sum()
         amount, units = sum_over_ranks(amount, self.sync), sum_over_ranks(units, self.sync)
-        # Where no unit counts at all, dividing by zero would turn the zeros of the measure into NaN.
+        # Where no unit counts, dividing by zero would turn the zeros of the measure into NaN.
         return xp.where(units > 0, amount, 1.0) / xp.where(units > 0, units, 1.0)
 
 

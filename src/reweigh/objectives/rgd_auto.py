@@ -1,4 +1,4 @@
-"""RGD with a clip level that follows the losses: an extension of ours."""
+"""RGD with a clip level that follows the losses: our own extension."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALLEST = 1e-6  # a clip level of zero would divide by zero once every loss ha
 
 @dataclass(frozen=True, kw_only=True)
 class RGDAuto(Objective):
-    r"""RGD whose clip level is a running quantile of the loss. An extension of ours, not of the paper.
+    r"""RGD whose clip level is a running quantile of the loss. Our own extension, not in the paper.
 
     .. math:: w_i = \exp\!\big(\gamma\, \mathrm{clip}(\ell_i, 0, q)/q\big), \qquad
               q \leftarrow (1-r)\, q + r\, Q_{0.9}(\ell)

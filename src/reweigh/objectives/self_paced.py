@@ -1,4 +1,4 @@
-"""Self-paced learning: easy units first, harder ones as training goes on."""
+"""Self-paced learning: easy units first, harder ones later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reweigh.objectives._measure import advance, amount_of, measured_quantile, p
 
 __all__ = ["SelfPaced"]
 
-_SMALLEST, _LARGEST = 1e-6, 1e30  # a threshold of zero would admit nothing for ever; an infinite one is not a number
+_SMALLEST, _LARGEST = 1e-6, 1e30  # a threshold of zero would never admit anything; an infinite one is not a number
 
 
 @dataclass(frozen=True, kw_only=True)

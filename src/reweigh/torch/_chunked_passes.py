@@ -18,7 +18,7 @@ Reduction = Literal["mean", "sum", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkedTask:
-    """What is asked for: the objective over units of `length` tokens, `rows` of logits at a time."""
+    """The task: the objective over units of `length` tokens, `rows` of logits at a time."""
 
     objective: Objective
     length: int
@@ -47,7 +47,7 @@ class Layer(NamedTuple):
 
 
 class ChunkedTokens(NamedTuple):
-    """What is known of each token beforehand: targets are valid everywhere, and `mask` tells which of them count.
+    """What is known of each token beforehand: targets are valid everywhere, and `mask` says which of them count.
 
     `amounts` is how much each counts, `segments` the sequence it belongs to where rows hold several.
     """
@@ -66,7 +66,7 @@ class ChunkedTokens(NamedTuple):
 class Chunked(NamedTuple):
     """The reduced loss, and of each token what is known of it.
 
-    That is its plain loss, the entropy of its prediction in nats, which is empty unless asked for, and whether the
+    That is its plain loss, the entropy of its prediction in nats, which is empty unless requested, and whether the
     target is the most probable token.
     """
 
@@ -228,7 +228,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The gradients of the forward pass times what comes in, or made now from the logits once more."""
+        """The gradients of the forward pass times what comes in, or recomputed from the logits."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             # Left alone, the second derivative of this part would silently be taken for zero.
             raise RuntimeError(
@@ -305,7 +305,7 @@ def _losses(
 def _add_all(
     gradients: _Gradients, tokens: ChunkedTokens, task: ChunkedTask, normalisers: Tensor, coefficients: Tensor
 ) -> None:
-    """The gradients of all rows from logits made once more, their normalisers known."""
+    """The gradients of all rows from recomputed logits whose normalisers are known."""
     layer = gradients.layer
     buffer = _buffer(layer, task.rows)
     minus_one = -torch.ones_like(normalisers).unsqueeze(1)

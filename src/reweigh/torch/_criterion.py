@@ -23,7 +23,7 @@ class Elements(NamedTuple):
 
     `own` is the criterion's loss with its class weights, `seen` the same without them and less its floor, as a
     constant: what a weight function may look at. The criterion's own mean is `own.sum() / measure.sum()`, where no
-    measure means that every element counts one. `mask` tells ignored elements from real ones.
+    measure means that every element counts one. `mask` separates ignored elements from real ones.
     """
 
     own: Tensor
@@ -142,7 +142,7 @@ class Criterion(nn.Module):
             plain = self.free(output, target)
             own, seen = plain * measure, plain.detach()
         _check_units(own)
-        # Counted in float32 at least: half precision cannot tell 2049 tokens from 2048.
+        # Counted in float32 at least: half precision cannot represent 2049.
         wide = own.dtype if own.dtype.itemsize >= 4 else torch.float32
         measure = None if measure is None else measure.to(wide)
         if self.floor and smoothing:
@@ -243,7 +243,7 @@ def _reduction(criterion: Callable[..., Any]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """What a function takes; nothing for those that do not tell."""
+    """What a function takes; nothing for those without a signature."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -251,7 +251,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _input_names(inner: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """What a criterion calls its inputs, in order, and whether it takes keywords beside them."""
+    """What a criterion calls its inputs, in order, and whether it takes keywords as well."""
     given = _parameters(inner.forward if isinstance(inner, nn.Module) else inner).values()
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     bound = inner.keywords.keys() if isinstance(inner, functools.partial) else set[str]()

@@ -126,7 +126,7 @@ def chunked_cross_entropy(
         Weights of the caller's own, one per target or one per row. They multiply the objective's weights, which do not
         see them, and the mean divides by their sum.
     signal
-        What an objective weighs by beside the loss, one number per target, or per row for sequences; sequences take the
+        What an objective weighs by besides the loss, one number per target, or per row for sequences, which take the
         mean over their targets. :class:`~reweigh.objectives.entropy.Entropy` needs none: it is made from the logits.
     reduction
         `"mean"`; `"sum"`; or `"none"` for the weighted loss of each token in the shape of the targets, whose gradient

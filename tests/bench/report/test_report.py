@@ -438,7 +438,7 @@ def test_questions_that_ask_for_other_columns_and_rows_share_a_table(tmp_path: P
         "imbalance 100": ["mean", "rgd", "focal", "term:t=0.5"],
     }
     assert not joined.unfinished
-    assert "Not runNothing of what was asked for" in words(page_of([joined], tmp_path))
+    assert "Not runNone: all planned runs have finished" in words(page_of([joined], tmp_path))
 
 
 def test_a_report_reads_the_runs_of_its_questions_and_no_others(finished: Path, tmp_path: Path, use: Any):

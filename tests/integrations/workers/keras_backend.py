@@ -538,7 +538,7 @@ def check_two_devices_are_one() -> None:
 
 def check_losses_that_do_not_fit() -> None:
     for text, reason in {
-        "ldam": "is not told how far training is",
+        "ldam": "does not know how far training is",
         "mse+rgd": "Wrap Keras's own",
         "focal:form=sigmoid": "the focal loss of a softmax",
         "focal+sam": "with the step 'sam': a loss leaves the update to `model.fit`",

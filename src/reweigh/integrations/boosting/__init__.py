@@ -2,7 +2,7 @@
 
 Gradients and hessians are multiplied by the weight of the row's own loss. The estimators (`RGDXGBClassifier` …) are the
 libraries' own, with `tau` and `objective` for what re-weights; the functions are objectives for the libraries' training
-calls, with what they need beside them: the initial score, the plain metric, probabilities.
+calls, with what they need: the initial score, the plain metric, probabilities.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Three libraries, and most people have one of them: each is imported when one of its names is asked for.
+    # Three libraries, and most people have one of them: each is imported when one of its names is used.
     for library, names in _LIBRARY.items():
         if name in names:
             for package in (library, "sklearn"):

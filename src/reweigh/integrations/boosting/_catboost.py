@@ -233,7 +233,7 @@ class RGDCatBoostClassifier(host.CatBoostClassifier):
         return classes if len(labels) == 2 else classes[:, None]  # a column of classes, as CatBoost has it
 
     def __getstate__(self) -> dict[str, Any]:
-        # CatBoost pickles its parameters and trees, and no attribute beside them.
+        # CatBoost pickles its parameters and trees, and no other attribute.
         return {**super().__getstate__(), _CORRECTION: getattr(self, "correction_", None)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

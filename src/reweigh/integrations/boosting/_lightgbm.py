@@ -166,7 +166,7 @@ class LightGBMMetric:
 
 
 def lightgbm_metric(task: BoostingTask) -> LightGBMMetric:
-    """The plain loss for `lightgbm.train(..., feval=...)`: evaluation and early stopping see no weights of ours.
+    """The plain loss for `lightgbm.train(..., feval=...)`: evaluation and early stopping see none of our weights.
 
     The built-in `binary_logloss` takes the raw scores of a custom objective for probabilities; do not use it.
 

@@ -394,7 +394,7 @@ class RGDClassifier(ClassifierMixin, _Network):
         counts = np.bincount(codes, minlength=len(self.classes_)).tolist()
         built = self._method().build(Context(n=len(codes), class_counts=counts))
         head = getattr(built.loss, "head", "linear")
-        # Cosines are not logits yet: such a loss multiplies them, and so must whoever wants probabilities.
+        # Cosines are not logits yet: such a loss multiplies them, and so must the caller who wants probabilities.
         self._logits_per_output = float(getattr(built.loss, "scale", 1.0)) if head == "cosine" else 1.0
         return Reweighted(built.loss, built.objective), head
 
@@ -410,11 +410,11 @@ class RGDClassifier(ClassifierMixin, _Network):
 
     def predict(self, X: Any) -> Any:
         """The most probable class."""
-        logits = self._corrected(X)  # says so if there was no fit, before `classes_` is asked for
+        logits = self._corrected(X)  # says so if there was no fit, before `classes_` is read
         return self.classes_[logits.argmax(axis=1)]
 
     def _logits(self, X: Any) -> Any:
-        outputs = self._outputs(X)  # says so if there was no fit, before the scale is asked for
+        outputs = self._outputs(X)  # says so if there was no fit, before the scale is read
         return outputs * self._logits_per_output
 
     def _corrected(self, X: Any) -> Any:

@@ -176,7 +176,7 @@ class _ReweightedEstimator(MetaEstimatorMixin, BaseEstimator):
         if losses.size < 2 * FOLDS or float(losses.max()) > NEGLIGIBLE * self._loss_of_constant(y, own):
             return False
         warnings.warn(
-            f"{type(self._base()).__name__} fits the training rows almost exactly, so their losses cannot tell "
+            f"{type(self._base()).__name__} fits the training rows almost exactly, so their losses cannot say "
             f"hard rows from easy ones: using out-of-fold losses of {FOLDS} folds. Say so with cv={FOLDS}, or keep "
             "in-sample losses with cv=None.",
             UserWarning,

@@ -25,7 +25,7 @@ class Loss(ABC):
     """How wrong each unit is: a vector, never reduced.
 
     A concrete loss is a frozen value that defines `__call__`. Losses are computed in float32 at least, whatever
-    the precision of the output, and they never weigh: class weights are handed over by `sample_weight`, so that
+    the precision of the output, and they never weigh: class weights come from `sample_weight`, so that
     re-weighting sees the unweighted loss and the class weight multiplies after it.
     """
 
@@ -118,7 +118,7 @@ def only_real(losses: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def cross_entropy_of(logits: Tensor, index: Tensor, ignored: int | None = None) -> Tensor:
-    """Cross entropy of class indices, one value per unit, of which torch ignores none unless told to."""
+    """Cross entropy of class indices, one value per unit, of which torch ignores none by default."""
     ignore_index = NONE_IGNORED if ignored is None else ignored
     return F.cross_entropy(logits, index, ignore_index=ignore_index, reduction="none")
 

@@ -40,7 +40,7 @@ class BCE(Loss):
 
     Notes
     -----
-    The unit is the example: its labels are averaged before re-weighting. To re-weight each label by itself pass
+    The unit is the example: its labels are averaged before re-weighting. To re-weight each label separately, pass
     flattened logits and targets. `floor` is the loss of predicting a soft target exactly.
     """
 

@@ -92,7 +92,7 @@ class LabelSmoothing(ClassLoss):
         known = classes or self.classes
         if known is None:
             raise ValueError(
-                "`classes` must be given for the floor of class indices, got None: an index does not tell how many "
+                "`classes` must be given for the floor of class indices, got None: an index does not say how many "
                 "there are. Pass floor(target, classes=...) or use `loss.bind(class_counts)`."
             )
         own, everywhere = self._shares(known)

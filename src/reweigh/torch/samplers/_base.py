@@ -171,7 +171,7 @@ class LiveSampler(Sampler[list[int]], ABC):
         self._position = 0  # batches drawn in this epoch
         self._begun = False
         self._resuming = False
-        self._updated = False  # whether `update` tells which batches have been used
+        self._updated = False  # whether `update` reports which batches have been used
         self._pending: deque[_Batch] = deque(maxlen=_REMEMBERED)
 
     # --- what a sampler defines ---
@@ -191,7 +191,7 @@ class LiveSampler(Sampler[list[int]], ABC):
         """Take in losses of all ranks, float64 on the CPU; `record` is that of their draw, if they were drawn."""
 
     def _correction(self, losses: Tensor, record: Tensor) -> Tensor:
-        """Factors of the losses, given the record of their draw; asked for if `_corrects`."""
+        """Factors of the losses, given the record of their draw; used if `_corrects`."""
         return torch.ones_like(losses)
 
     def _state(self) -> dict[str, Tensor]:
@@ -366,7 +366,7 @@ class LiveSampler(Sampler[list[int]], ABC):
         self._pending.append(_Batch(indices=draw.indices, record=draw.record, left=left))
 
     def _find(self, indices: Tensor) -> _Batch | None:
-        """The oldest outstanding batch that holds all these indices; for none at all, the oldest not yet begun."""
+        """The oldest outstanding batch that holds all these indices; for none, the oldest not yet begun."""
         indices = indices.to("cpu")
         return next((batch for batch in self._pending if batch.holds(indices)), None)
 

@@ -95,7 +95,7 @@ class LiveLastLayer(LiveTurn):
 
 
 class Passed(NamedTuple):
-    """What a model makes of training rows: what its last layer sees, and its outputs; beside them the rows' labels."""
+    """What a model makes of training rows: the inputs of its last layer, its outputs, and the rows' labels."""
 
     features: Tensor
     outputs: Tensor

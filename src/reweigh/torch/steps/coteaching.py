@@ -56,7 +56,7 @@ class Coteaching(Step):
     Notes
     -----
     Follows the authors' code, with the rate rising by steps and not by epochs. There the mean over the units kept is
-    divided by their number once more, which Adam, their optimizer, does not see but for its epsilon; here it is
+    divided by their number again, which Adam, their optimizer, does not see except for its epsilon; here it is
     not. The first network is the model that is kept and scored. The second has an optimizer of the same kind and
     rates. Layers without `reset_parameters` start as copies. References: Han et al., *Co-teaching: Robust Training
     of Deep Neural Networks with Extremely Noisy Labels*, NeurIPS 2018.

@@ -56,7 +56,7 @@ class CRT(Step):
     Departures: classes are balanced by weights instead of by drawing, which has the same expected gradient; the new
     classifier starts at zero and not at random; the authors' code trains it for 10 epochs after 90 on ImageNet-LT
     (30 on iNaturalist) with a cosine schedule of its own from the full rate, here it has the last share of the budget
-    and the schedule goes on. As there, running statistics of the trunk keep moving. The objective is the plain mean in
+    and the schedule continues. As there, the trunk's running statistics keep moving. The objective is the plain mean in
     this part. References: Kang et al., *Decoupling Representation and Classifier for Long-Tailed Recognition*,
     ICLR 2020.
     """

@@ -18,7 +18,7 @@ __all__ = ["WeightDecay"]
 
 @dataclass(frozen=True, kw_only=True)
 class WeightDecay(Step):
-    r"""The optimizer's own step with a weight decay chosen for the task: strong by itself on long tails.
+    r"""The optimizer's own step with a weight decay chosen for the task: strong on its own on long tails.
 
     .. math:: \theta \leftarrow \theta - \eta\,(\nabla \hat L + \lambda\,\theta)
 

@@ -53,5 +53,5 @@ class GBDT(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable class."""
-        probabilities = self.predict_proba(X)  # says so if there was no fit, before `classes_` is asked for
+        probabilities = self.predict_proba(X)  # says so if there was no fit, before `classes_` is read
         return self.classes_[probabilities.argmax(1)]

@@ -51,5 +51,5 @@ class RandomForest(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable class."""
-        probabilities = self.predict_proba(X)  # says so if there was no fit, before `classes_` is asked for
+        probabilities = self.predict_proba(X)  # says so if there was no fit, before `classes_` is read
         return self.classes_[probabilities.argmax(1)]
