@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from reweigh.bench.cli.main import run_command
-from reweigh.bench.compare import hardest, page, recipe
+from reweigh.bench.compare import hardest, recipe
+from reweigh.bench.compare.class_shares import shares_of
 from reweigh.bench.compare.model import Model, train_and_save
 from reweigh.bench.compare.problem import DataQuestion, deal, load, parts_of
+from reweigh.bench.compare.rows_shown import rows_shown, taken_for
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.tables import TableError
 from reweigh.bench.train import scores as metrics
@@ -283,7 +285,7 @@ def test_the_hardest_rows_are_found_over_splits_and_explained(table, tmp_path):
     found = pl.read_csv(tmp_path / "hardest.csv")
     first = found.row(0, named=True)
     assert first["row"] == wrong + 1
-    assert first["kind"] == "suspected label error"
+    assert "kind" not in found.columns, "whether a label is wrong is for a person to say"
     assert "hardest 5 %" in first["reason"]
     assert first["loss at 100%"] == pytest.approx(3.0)
     assert first["weight at 100%"] == pytest.approx(np.exp(2 / 3), abs=1e-3)  # clipped at tau = 2
@@ -314,22 +316,41 @@ def test_hard_rows_have_the_numbers_of_the_users_file(tmp_path, test_file):
     for row in listed.iter_rows(named=True):
         own = frame.row(row["row"] - 1, named=True)
         assert (own["age"], own["city"]) == (row["age"], row["city"])
-    shown = page._hardest(ranking, problem)
+    drawn, shown = rows_shown(ranking, problem, hardest.trajectories(problem, [run]), [run])
     assert f'<th scope="row">{number}</th>' in shown.markup
+    assert f"row {number}: mean loss 3" in drawn.markup
+    own = frame.row(number - 1, named=True)
+    assert f"<b>age </b>{own['age']}" in shown.markup, "the cells of the row"
     if test_file:
         assert [problem.row_name(i) for i in problem.test_rows] == list(range(11, 41)), "in the file of their own"
 
 
-def test_many_suspects_come_with_a_warning():
-    from reweigh.bench.lab.suspects import suspects
+def test_hard_rows_show_what_models_that_did_not_see_them_take_them_for(table, tmp_path):
+    problem = load(asked(table, "old"))
+    runs = []
+    for seed in range(5):
+        rows = parts_of(problem, seed).test
+        outputs = np.zeros((len(rows), 2), np.float32)
+        outputs[:, 1] = np.log(3.0)  # three to one for the second class
+        run = Run(Spec(recipe="compare", column="mlp", label="mean", settings={}, method="mean", seed=seed), tmp_path)
+        with run.open() as writer:
+            writer.array("test_outputs", outputs)
+        runs.append(run)
+    taken = taken_for(problem, runs)
+    assert set(taken) == set(range(problem.rows)), "a round tests every row"
+    assert set(taken.values()) == {f"{problem.classes[1]} (75 %)"}
 
-    draw = np.random.default_rng(0)
-    losses = np.linspace(1.0, 0.05, 12)[:, None] * draw.uniform(0.8, 1.2, (12, 400))
-    labels = np.zeros(400, int)
-    losses[:, :4] = 3.0
-    assert hardest.caution(suspects(losses, labels)) == ""
-    losses[:, :60] = 3.0
-    assert "15% of the rows" in hardest.caution(suspects(losses, labels))
+
+def test_shares_of_classes_in_the_gradient_by_hand():
+    # Two rows of class 0 with probabilities 0.5 and 0.8, one of class 1 with 0.1: pulls 0.5, 0.2 and 0.9.
+    losses, classes = -np.log([[0.5, 0.8, 0.1]]), np.array([0, 0, 1])
+    assert shares_of(losses, classes, 2, method("mean")) == pytest.approx(np.array([[0.7, 0.9]]) / 1.6)
+    # Class weights are in inverse proportion to 2 and 1 rows: class 1 counts twice as much.
+    assert shares_of(losses, classes, 2, method("class_weights")) == pytest.approx(np.array([[0.7, 1.8]]) / 2.5)
+    weights = np.exp(np.minimum(losses[0], 1.0) / 2)
+    pull = weights * np.array([0.5, 0.2, 0.9])
+    found = shares_of(losses, classes, 2, method("rgd"))
+    assert found == pytest.approx(np.array([[pull[:2].sum(), pull[2]]]) / pull.sum())
 
 
 def test_columns_that_look_like_formulas_are_defused(tmp_path):

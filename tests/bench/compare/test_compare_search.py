@@ -192,7 +192,17 @@ def test_small_networks_train_two_rounds_at_once(monkeypatch, tmp_path):
         "tuned, splits 1 to 10",
         "tuned, splits 11 to 20",
         "tuned, splits 21 to 30",
+        "fewer training rows",
     ]
+
+
+def test_the_winner_is_tried_on_fewer_training_rows_in_the_end(monkeypatch, tmp_path):
+    world = World(monkeypatch, gains={"mean+prior": 0.08})
+    found, _ = go(world, tmp_path, 10_000)
+    rows = {(run.spec.label, run.spec.settings["train_share"]) for run in found.smaller}
+    assert rows == {(label, share) for label in ("mean", "mean+prior") for share in searching.SHARES}
+    assert {run.spec.seed for run in found.smaller} == set(range(5))
+    assert not {run.spec.id for run in found.smaller} & {run.spec.id for run in found.runs}
 
 
 def test_a_clock_of_its_own_counts_the_budget(monkeypatch, tmp_path):
@@ -263,7 +273,8 @@ def test_scale_controls_run_last_and_only_for_a_gain(monkeypatch, tmp_path):
     asked = question(methods=("mean", "rgd"))
     asked = dataclasses.replace(asked, settings={**asked.settings})
     found, _ = go(world, tmp_path / "gain", 10_000, asked)
-    assert world.stages[-2].startswith("scale control")
+    last = [title for title in world.stages if not title.startswith("fewer training rows")][-1]
+    assert last.startswith("scale control")
     assert splits_of(found, plan.NORMALISED) == splits_of(found, plan.SCALED_BASELINE) == splits_of(found, "rgd")
     none = World(monkeypatch, **OPEN)
     go(none, tmp_path / "none", 10_000, asked)

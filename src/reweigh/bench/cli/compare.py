@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table as Shown
 
 from reweigh.bench.cli.stops import INTERRUPTED
-from reweigh.bench.compare import answering, hardest, model_card
+from reweigh.bench.compare import answering, model_card
 from reweigh.bench.compare.answer import Answer
 from reweigh.bench.compare.files import Files
 from reweigh.bench.compare.model import STANDARD_OUTPUT, write_predictions
@@ -132,12 +132,9 @@ def _print(console: Console, answer: Answer, warnings: Sequence[str], outcome: S
 
 
 def _print_files(console: Console, written: Files) -> None:
-    if caution := hardest.caution(written.ranking):
-        console.print(caution, highlight=False)
-    hard, suspected = (len(written.ranking.of_kind(kind)) for kind in ("hard", "suspected label error"))
     places = {
         "report": written.report,
-        f"hardest rows ({hard} hard, {suspected} suspected label errors)": written.hardest,
+        "hardest rows": written.hardest,
         "model": written.model,
     }
     for what, path in places.items():

@@ -90,6 +90,8 @@ class Answer:
     unit: Unit
     metric: Metric
     names: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    #: Processes that share the work.
+    jobs: int = 1
 
     @property
     def strength(self) -> Strength:
@@ -159,6 +161,7 @@ def answer(
         unit=unit,
         metric=metric,
         names=names,
+        jobs=jobs,
     )
 
 
@@ -353,7 +356,7 @@ def _unanswered(
         if results.compare is None
         else needed_of_rows(apart, comparisons)
     )
-    seconds = None if splits is None else splits * _seconds_per_split(results) / max(jobs, 1)
+    seconds = None if splits is None else splits * seconds_per_split(results) / max(jobs, 1)
     half = f"{unit.value((apart.high - apart.low) / 2)}{unit.points}"
     effect = f"{unit.value(abs(apart.mean))}{unit.points}"
     return [advice.would_decide(half, effect, seconds=seconds, rows_factor=factor)]
@@ -382,7 +385,7 @@ def needed_of_rows(apart: Difference, comparisons: int) -> tuple[int | None, flo
     return (2 * apart.n, factor) if factor < _IN_REACH and 2 * apart.n <= MOST else (None, factor)
 
 
-def _seconds_per_split(results: Results) -> float:
+def seconds_per_split(results: Results) -> float:
     """Computing time of a split of all models and rows."""
     outcomes = [o for column in results.columns for row in column.rows.values() for o in row.outcomes.values()]
     splits = len({o.run.spec.seed for o in outcomes})

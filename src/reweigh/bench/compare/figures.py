@@ -176,7 +176,7 @@ def _of_outputs(answer: Answer, results: Results, tested: RowScores, shown: Acti
     figures.append(
         Figure(
             title="Can probabilities be trusted?",
-            markup=legend + reliability(classifiers),
+            markup=legend + panels([Panel(title="reliability", markup=reliability(classifiers))]),
             caption="On the diagonal a probability means what it says; below it, the model is too sure of itself.",
         )
     )

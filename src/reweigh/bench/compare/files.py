@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reweigh.bench.compare import folder, hardest, page
-from reweigh.bench.compare.answer import Answer
+from reweigh.bench.compare.answer import Answer, row_name
+from reweigh.bench.compare.class_shares import class_shares
 from reweigh.bench.compare.model import train_and_save
 from reweigh.bench.compare.model_card import ModelEvidence
 from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.rows_shown import rows_shown
 from reweigh.bench.compare.search import SearchOutcome
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Results
 from reweigh.bench.lab.suspects import Ranking
 from reweigh.bench.lab.table import Table
+from reweigh.bench.report.verdict import BASELINE_NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +52,21 @@ def write(
     # Plain training's weights would all be one.
     label = trained_as if trained_as != plan.BASELINE else table.primary
     weighed_by = next((run.spec.method for run in outcome.runs if run.spec.label == label), label)
-    ranking = hardest.write(problem, trained, root / "hardest.csv", weighed_by=weighed_by)
-    tested = folder.row_scores(root, table, problem.judging)
-    shown = page.with_answer(results, answer, caveats=caveats, ranking=ranking, problem=problem, tested=tested)
+    losses = hardest.trajectories(problem, trained)
+    ranking = hardest.write(problem, trained, root / "hardest.csv", weighed_by=weighed_by, losses=losses)
+    plain = [run for run in outcome.runs if (run.spec.column, run.spec.label) == (answer.model, plan.BASELINE)]
+    ours = [run for run in outcome.runs if (run.spec.column, run.spec.label) == (answer.model, label)]
+    pairs = [(BASELINE_NAME, plain), (row_name(label, ours[0].spec.method) if ours else label, ours)]
+    about_rows = [*class_shares(problem, pairs), *rows_shown(ranking, problem, losses, trained)]
+    shown = page.with_answer(
+        results,
+        answer,
+        caveats=caveats,
+        problem=problem,
+        tested=folder.row_scores(root, table, problem.judging),
+        smaller=outcome.smaller,
+        about_rows=about_rows,
+    )
     report = page.write(shown, root / "report.html")
     model = None
     if outcome.ended != "interrupted":

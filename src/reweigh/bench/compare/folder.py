@@ -43,6 +43,7 @@ def save(
         "facts": facts,
         "runs": [run.spec.id for run in outcome.runs],
         "tuning": [run.spec.id for run in outcome.tuning],
+        "smaller": [run.spec.id for run in outcome.smaller],
         "tuned": outcome.tuned,
         "learning_rates_tuned": outcome.rates,
         "ended": outcome.ended,
@@ -62,7 +63,13 @@ def results_at(root: Path) -> Results:
     table, facts = Table.from_dict(stored["table"]), stored["facts"]
     results, stored_answer = _answered(root, table, runs, facts)
     rules = ScoringRules(**with_tuples(facts["judging"]))
-    return page.with_answer(results, stored_answer, tested=row_scores(root, table, rules))
+    fewer = (read_run(root, NAME, identity) for identity in stored.get("smaller", ()))
+    return page.with_answer(
+        results,
+        stored_answer,
+        tested=row_scores(root, table, rules),
+        smaller=[run for run in fewer if run is not None and run.done],
+    )
 
 
 def row_scores(root: Path, table: Table, judging: ScoringRules) -> RowScores:

@@ -1,4 +1,4 @@
-"""The rows a model finds hardest, with their losses and weights through training, and why a label is suspected."""
+"""The rows a model finds hardest, with their losses and weights through training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from reweigh.bench.compare.problem import Problem, parts_of
+from reweigh.bench.compare.rows_shown import hardest_of, taken_for
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.suspects import Ranking, suspects
@@ -23,8 +24,6 @@ Array = np.ndarray[Any, Any]
 MOMENTS = 8
 #: Rows that are written at most.
 MOST = 1000
-#: A larger share of suspected labels says more about the classes than about the labels.
-_MANY = 0.03
 
 
 def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
@@ -46,7 +45,9 @@ def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str) -> Ranking:
+def write(
+    problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str, losses: Array | None = None
+) -> Ranking:
     """Write the hardest rows as CSV: what they are, the course of their loss and weight, and the row itself.
 
     Parameters
@@ -59,19 +60,19 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
         The file to write; it is either whole or as it was before.
     weighed_by
         The method whose weights are shown; plain training's would all be one.
+    losses
+        What `trajectories` returns for these runs, where that is known already.
     """
-    losses = trajectories(problem, runs)
+    losses = trajectories(problem, runs) if losses is None else losses
     ranking = suspects(losses, problem.labels)  # a regression compares each row with all
-    worst = [i for i in ranking.order[:MOST] if ranking.kind[i] in ("hard", "suspected label error")]
-    if not worst:  # nothing stands out: the twenty with the largest losses are what there is to look at
-        late = np.nan_to_num(ranking.loss, nan=-np.inf)
-        worst = [int(i) for i in np.argsort(-late, kind="stable")[:20] if ranking.kind[i] != "never seen"]
+    worst = hardest_of(ranking, MOST)
     moments = np.unique(np.linspace(0, len(losses) - 1, MOMENTS).round().astype(int))
     weights = _weights(weighed_by, losses[moments])
+    taken = taken_for(problem, runs)
     rows = {int(suspect.index): suspect for suspect in (ranking._row(int(i)) for i in worst)}  # pyright: ignore[reportPrivateUsage]
     table: dict[str, Any] = {
         "row": [problem.row_name(i) for i in worst],
-        "kind": [rows[i].kind for i in worst],
+        **({"taken for": [taken.get(i, "") for i in worst]} if taken else {}),
         "reason": [rows[i].reason for i in worst],
         "score": [round(rows[i].score, 4) for i in worst],
     }
@@ -89,19 +90,6 @@ def write(problem: Problem, runs: Sequence[Run], path: Path, *, weighed_by: str)
     harmless_table(frame).write_csv(text)
     write_atomically(path, text.getvalue())
     return ranking
-
-
-def caution(ranking: Ranking) -> str:
-    """A warning where so many labels are suspected that most of them are likely right."""
-    suspected = len(ranking.of_kind("suspected label error"))
-    seen = int((ranking.kind != "never seen").sum())
-    if suspected <= _MANY * max(seen, 1):
-        return ""
-    return (
-        f"{suspected / seen:.0%} of the rows look like label errors. That many usually means a target that the columns "
-        "do not determine well (classes that overlap, heavy tails, a missing column): look at the first few, and do "
-        "not delete them all."
-    )
 
 
 def _weights(text: str, losses: Array) -> Array:

@@ -11,23 +11,22 @@ from typing import Any
 from markupsafe import Markup
 
 from reweigh.bench import report
-from reweigh.bench.compare import hardest
 from reweigh.bench.compare.actions import probability, with_reference
 from reweigh.bench.compare.answer import Answer, ModelAnswer, Score
 from reweigh.bench.compare.figures import figures_of, opening
+from reweigh.bench.compare.power import power
 from reweigh.bench.compare.problem import Problem
 from reweigh.bench.compare.row_scores import RowScores
+from reweigh.bench.compare.sizes import sizes
+from reweigh.bench.compare.tau_sensitivity import tau_sensitivity
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Figure, Results
+from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.stats import Difference
-from reweigh.bench.lab.suspects import Ranking
 from reweigh.bench.report.advice import percent
 from reweigh.bench.report.markup import Toned, element, table
 from reweigh.bench.report.numbers import Unit, breakable, typeset
 from reweigh.bench.tables import Schema
-
-#: Rows of the hardest that the page shows; the file has more.
-_SHOWN = 12
 
 
 def with_answer(
@@ -35,17 +34,21 @@ def with_answer(
     answer: Answer | None,
     *,
     caveats: Sequence[str] = (),
-    ranking: Ranking | None = None,
     problem: Problem | None = None,
     tested: RowScores | None = None,
+    smaller: Sequence[Run] = (),
+    about_rows: Sequence[Figure] = (),
 ) -> Results:
-    """The results with the answer in front, and the figures that only a comparison has."""
+    """The results with the answer in front, and the figures that only a comparison has.
+
+    `smaller` are trainings on fewer rows, and `about_rows` the figures that need the data themselves.
+    """
     if answer is None:
         return gathered
     figures = figures_of(answer, gathered, tested)
-    figures += [_ranked(answer), *(_metrics(model) for model in answer.models)]
-    if ranking is not None and problem is not None:
-        figures.append(_hardest(ranking, problem))
+    trained = None if problem is None else round(problem.rows * problem.train_share)
+    figures += [_ranked(answer), *power(answer, gathered, tested), *sizes(answer, gathered, smaller, trained)]
+    figures += [*tau_sensitivity(answer, gathered), *about_rows, *(_metrics(model) for model in answer.models)]
     if problem is not None and problem.schema is not None and problem.imbalance == 1.0:
         figures.append(_columns(problem.schema))
     return dataclasses.replace(
@@ -170,22 +173,4 @@ def _columns(schema: Schema) -> Figure:
         title="What each column was taken for",
         markup=table(("column", "taken for", "different", "missing"), rows, label="Columns"),
         caption="`--categorical COL` makes names of numbers, and `--drop COL` leaves a column out.",
-    )
-
-
-def _hardest(ranking: Ranking, problem: Problem) -> Figure:
-    counted = "" if problem.images is not None else "Rows are numbered as in the table, from 1 below its header. "
-    kinds = {kind: len(ranking.of_kind(kind)) for kind in ("suspected label error", "hard")}
-    rows = [
-        [str(problem.row_name(s.index)), s.kind, "" if s.label is None else problem.classes[s.label], s.reason]
-        for s in ranking[:_SHOWN]
-        if s.kind not in ("ordinary", "never seen")
-    ]
-    return Figure(
-        title="The hardest rows",
-        markup=table(("row", "kind", "class", "why"), rows, class_="results") or "<p>No row stands out.</p>",
-        caption=f"{kinds['suspected label error']} rows keep a loss far above their class through the later half of "
-        f"training: their label may be wrong. {kinds['hard']} are hard: their loss fell late, or went up and down. "
-        f"{counted}The file hardest.csv has more of them, with the course of loss and weight. "
-        f"{hardest.caution(ranking)}",
     )

@@ -322,12 +322,14 @@ def _positive(problem: Problem, given: str) -> tuple[int, str]:
     return positive, f"Precision, recall, F1 and cost are about {name}, {why} (`--positive`)."
 
 
-def parts_of(problem: Problem, seed: int) -> Split:
-    """Which rows a seed trains on, chooses on and tests on.
+def parts_of(problem: Problem, seed: int, *, share: float = 1.0) -> Split:
+    """Which rows a seed trains on, chooses on and tests on; with a `share`, that part of the training rows alone.
 
     Five seeds in a row are a round: its folds test every row once. Where test rows are given, or are the latest, all
     seeds test on the same.
     """
+    if share != 1.0:
+        return _thinned(problem, parts_of(problem, seed), seed, away=1.0 - share)
     round_, fold = divmod(seed, FOLDS)
     if problem.frame is not None and problem.imbalance == 1.0:
         test_rows = problem.test_rows
@@ -359,15 +361,15 @@ def _folds(problem: Problem, round_: int) -> Array | None:
     return None if problem.test_rows is not None else tables.folds(*problem.table, seed=round_, count=FOLDS)
 
 
-def _thinned(problem: Problem, parts: Split, seed: int) -> Split:
-    """Parts without a random tenth of the training rows.
+def _thinned(problem: Problem, parts: Split, seed: int, *, away: float = _LEFT_OUT) -> Split:
+    """Parts without a random share of the training rows, a tenth unless given.
 
     Time cuts at the same rows whatever the seed. Without this, repetitions of what has no other randomness (boosters)
     would be copies of one result, and their spread zero.
     """
     labels, draw = problem.labels, Seeds(seed).numpy("left out")
     strata = np.zeros(len(parts.train), dtype=np.int64) if labels is None else labels[parts.train]
-    stay, _ = draws.split(strata, _LEFT_OUT, draw)
+    stay, _ = draws.split(strata, away, draw)
     return dataclasses.replace(parts, train=parts.train[stay])
 
 

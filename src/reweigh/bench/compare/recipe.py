@@ -81,6 +81,8 @@ class Settings(SupervisedSettings, DataQuestion):
     base: str = ""
     #: The frozen network whose features of photos or texts are learnt from; pixels and words if there is none.
     features: str = field(default="", metadata=LATER)
+    #: The share of the training rows of a split that is trained on.
+    train_share: float = field(default=1.0, metadata=LATER)
 
     def question(self) -> DataQuestion:
         """The part of the settings that says which data."""
@@ -184,7 +186,7 @@ def table(problem: Problem, columns: tuple[Column, ...], rows: tuple[str, ...], 
     """The table of a question."""
     return Table(
         title=problem.name,
-        question="Does re-weighting help on this data?",
+        question="What should be used on this data?",
         columns=columns,
         methods=rows,
         metric=f"test/{metric.key}",
@@ -221,16 +223,16 @@ def metric_named(name: str, problem: Problem) -> Metric:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def _small_task(question: DataQuestion, features: str, seed: int) -> Task:
+def _small_task(question: DataQuestion, features: str, seed: int, share: float = 1.0) -> Task:
     problem = load(question)
-    return deal(problem, parts_of(problem, seed), features=features)[0]
+    return deal(problem, parts_of(problem, seed, share=share), features=features)[0]
 
 
 @functools.lru_cache(maxsize=1)
-def _large_task(question: DataQuestion, features: str, seed: int, folder: Path) -> Task:
+def _large_task(question: DataQuestion, features: str, seed: int, folder: Path, share: float = 1.0) -> Task:
     problem = load(question)
-    rows = shared.EncodedRows(folder, f"{question} {features} {seed}")
-    return deal(problem, parts_of(problem, seed), rows, features=features)[0]
+    rows = shared.EncodedRows(folder, f"{question} {features} {seed}" + (f" {share}" if share != 1.0 else ""))
+    return deal(problem, parts_of(problem, seed, share=share), rows, features=features)[0]
 
 
 def _task(settings: Settings, seed: int, root: Path) -> Task:
@@ -239,8 +241,8 @@ def _task(settings: Settings, seed: int, root: Path) -> Task:
     Large data are encoded by one process, and shared with the others through a folder below `root`.
     """
     if settings.large:
-        return _large_task(settings.question(), settings.features, seed, root / shared.FOLDER)
-    return _small_task(settings.question(), settings.features, seed)
+        return _large_task(settings.question(), settings.features, seed, root / shared.FOLDER, settings.train_share)
+    return _small_task(settings.question(), settings.features, seed, settings.train_share)
 
 
 def train(
@@ -282,7 +284,7 @@ def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
     settings: Settings = members[0][0]
 
     def task_of(seed: int) -> Task:
-        return _small_task(settings.question(), settings.features, seed)
+        return _small_task(settings.question(), settings.features, seed, settings.train_share)
 
     alike: dict[Any, list[int]] = {}
     for k, (_, _, seed, _) in enumerate(members):

@@ -40,6 +40,8 @@ RATES = 3
 _TUNING_SHARE = 0.35
 #: Rounds after which a search may end early; `row_scores.stops_below` is what a look may spend.
 _LOOKS = (2, 4)
+#: Shares of the training rows that the recommended action is tried on at the end, and what that may take of the budget.
+SHARES, _SHARES_BUDGET = (0.25, 0.5), 0.1
 #: What is worse than the best with a smaller p-value than this is dropped.
 _HOPELESS = 0.01
 
@@ -52,6 +54,8 @@ class SearchOutcome:
 
     runs: list[Run] = field(default_factory=list[Run])
     tuning: list[Run] = field(default_factory=list[Run])
+    #: The recommended action and plain training on shares of the training rows.
+    smaller: list[Run] = field(default_factory=list[Run])
     tuned: bool = False
     rates: int = 0
     failed: dict[Key, str] = field(default_factory=dict[Key, str])
@@ -133,6 +137,7 @@ class _Search:
         self.untuned: list[Spec] = []
         self.tuned: list[Spec] = []
         self.tuning: list[Spec] = []
+        self.smaller: list[Spec] = []
         #: Rows that are a correction of another row's outputs, and that row.
         table = question.table
         self.derived: dict[Key, str] = {
@@ -165,6 +170,7 @@ class _Search:
         if decided:
             self.outcome.ended = "decided"
         self._control(workers, chosen, specs, on_stage)
+        self._shrink(workers, on_stage)
 
     def _stage(self, workers: Workers, chosen: Mapping[Key, Trial], specs: list[Spec], splits: int, count: int) -> int:
         """Run some more splits; returns how many there are then."""
@@ -184,6 +190,8 @@ class _Search:
         if not splits:
             return self._first
         left = max(self._left(), 0.0)
+        smaller = self._smaller_cost()
+        left -= smaller if smaller < _SHARES_BUDGET * left else 0.0
         for count in self.stages if splits >= ROUND else (self._first,):
             cost = self._cost(self._specs(chosen, range(splits, min(splits + count, MOST))))
             if cost <= (2 * left if count == self.stages[-1] else left):
@@ -199,6 +207,7 @@ class _Search:
         controls = plan.scale_controls(self.question, specs)
         outcome.runs = [run for run in map(self._run, [*specs, *controls]) if run.done]
         outcome.tuning = [run for run in map(self._run, self.tuning) if run.done]
+        outcome.smaller = [run for run in map(self._run, self.smaller) if run.done]
         return outcome
 
     def _mostly_tuned(self) -> bool:
@@ -306,6 +315,34 @@ class _Search:
         self._execute(workers, controls, "scale control: plain training with larger steps")
         on_stage(self.gather())
 
+    def _shrink(self, workers: Workers, on_stage: Judge) -> None:
+        """The recommended action and plain training on shares of the training rows: would more rows change it?"""
+        _, decision = on_stage(self.gather())
+        shown = None if decision is None else decision.best if decision.keeps_plain else decision.use
+        if decision is None or shown is None:
+            return
+        wanted = {shown.key, decision.reference.key}
+        wanted |= {(model, self.derived[model, label]) for model, label in wanted if (model, label) in self.derived}
+        runs = [run for run in self.outcome.runs if (run.spec.column, run.spec.label) in wanted]
+        specs = [
+            dataclasses.replace(run.spec, settings={**run.spec.settings, "train_share": share})
+            for share in SHARES
+            for run in runs
+            if run.spec.seed < ROUND
+        ]
+        if self._cost(specs) > self._left():
+            return
+        self.smaller = specs
+        trained = [s for s in specs if (s.column, s.label) not in self.derived]
+        self._execute(workers, trained, "fewer training rows")
+        self._execute(workers, [s for s in specs if s not in trained], "fewer training rows, corrections")
+        on_stage(self.gather())
+
+    def _smaller_cost(self) -> float:
+        """Seconds that the trainings on fewer rows would take at most."""
+        typical = self._typical()
+        return 2 * ROUND * len(SHARES) * max(typical.values(), default=0.0) / self.jobs
+
     def _execute(self, workers: Workers, specs: Sequence[Spec], title: str) -> None:
         failures = execute(
             specs,
@@ -362,13 +399,17 @@ class _Search:
 
     def _cost(self, specs: Iterable[Spec]) -> float:
         """Seconds that runs would take: as long as those of the same column did, those that are done nothing."""
+        typical = self._typical()
+        todo = [s for s in specs if (s.column, s.label) not in self.derived and not self._run(s).done]
+        return sum(typical.get(spec.column, 0.0) for spec in todo) / self.jobs
+
+    def _typical(self) -> dict[str, float]:
+        """Seconds of a training by column."""
         seconds: dict[str, list[float]] = {}
         for spec in (*self.untuned, *self.tuned):
             if (spec.column, spec.label) not in self.derived and (run := self._run(spec)).done:
                 seconds.setdefault(spec.column, []).append(float(run.summary()["seconds"]))
-        typical = {column: sum(values) / len(values) for column, values in seconds.items()}
-        todo = [s for s in specs if (s.column, s.label) not in self.derived and not self._run(s).done]
-        return sum(typical.get(spec.column, 0.0) for spec in todo) / self.jobs
+        return {column: sum(values) / len(values) for column, values in seconds.items()}
 
     def _left(self) -> float:
         return self.deadline - self.clock()
