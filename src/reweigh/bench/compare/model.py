@@ -47,6 +47,7 @@ from reweigh.bench.train.correction import fitted, logits_per_output
 from reweigh.bench.train.driver import Driver
 from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs import boosting as boosters
+from reweigh.bench.train.programs import newton_trees
 from reweigh.bench.train.programs.supervised import Supervised as Program
 from reweigh.bench.train.task import Task, predict
 from reweigh.method import method
@@ -55,7 +56,7 @@ from reweigh.post import Correction
 _WEIGHTS = "weights.safetensors"
 #: What `-o` names the standard output by.
 STANDARD_OUTPUT = Path("-")
-_BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json"}
+_BOOSTER = {"lightgbm": "booster.txt", "xgboost": "booster.json", "gradient_boosting": "trees.json"}
 
 
 def train_and_save(
@@ -320,6 +321,10 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
 
             lgb = lightgbm.Booster(model_str=booster_files.lightgbm_text(path, **fits))
             raw: Callable[[Any], Any] = lambda x: lgb.predict(x.numpy())  # noqa: E731
+        elif card["model"] == "gradient_boosting":
+            outputs_of = {"multiclass": fits["classes"]}.get(fits["kind"], 1)
+            forest = newton_trees.load(path, width=fits["width"], outputs=outputs_of)
+            raw = lambda x: _of_margins(forest.margins(x.numpy()), fits["kind"])  # noqa: E731
         else:
             import xgboost
 
@@ -338,6 +343,13 @@ def _booster_outputs(card: Mapping[str, Any], folder: Path) -> Callable[[Any], A
         return _probabilities(card, np.log(np.maximum(predicted, np.finfo(np.float64).tiny)))
 
     return outputs
+
+
+def _of_margins(margins: Any, kind: str) -> Any:
+    """Margins of trees as other boosters predict: probabilities of several classes, of the second of two, numbers."""
+    if kind == "multiclass":
+        return special.softmax(margins, axis=1)
+    return special.expit(margins[:, 0]) if kind == "binary" else margins[:, 0]
 
 
 def _photos(source: Path, how: Pixels | Frozen, notes: list[str]) -> tuple[Any, pl.DataFrame, str]:

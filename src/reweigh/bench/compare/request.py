@@ -116,9 +116,10 @@ def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
         return ("pretrained",) if features.available(features.PHOTOS) else ("cnn",)
     schema = problem.schema
     only_texts = schema is not None and len(features.texts_of(schema)) == len(schema.features)
-    if problem.imbalance != 1.0 or only_texts or not boosters.installed("lightgbm"):
+    booster = next((name for name in boosters.LIBRARIES if boosters.installed(name)), None)
+    if problem.imbalance != 1.0 or only_texts or booster is None:
         return ("logistic", "mlp")
-    return ("logistic", "lightgbm", "mlp")
+    return ("logistic", booster, "mlp")
 
 
 def _look_once(problem: Problem, embedded: str, models: Sequence[str], progress: Callable[[float], None]) -> None:

@@ -1,4 +1,4 @@
-"""Gradient boosting as a model of the comparison: LightGBM and XGBoost, with re-weighting as their objective."""
+"""Gradient boosting as a model of the comparison: LightGBM, XGBoost or scikit-learn's trees, with re-weighting."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from reweigh.bench.tables.schema import TaskKind
 from reweigh.bench.train.correction import corrected
 from reweigh.bench.train.driver import Checkpoints, NoCheckpoints, Program, StepOutput
 from reweigh.bench.train.objective import LiveObjective
+from reweigh.bench.train.programs import newton_trees
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.task import Task
@@ -23,7 +24,9 @@ from reweigh.integrations import boosting
 from reweigh.integrations.boosting import row_objective, variance_of
 from reweigh.method import Method
 
-LIBRARIES = ("lightgbm", "xgboost")
+LIBRARIES = ("lightgbm", "xgboost", "gradient_boosting")
+#: What must be installed for each.
+_PACKAGES = {"gradient_boosting": "sklearn"}
 #: The learning rate that tuning starts from, and how many rounds are trained.
 RATE, ROUNDS = 0.1, 100
 #: How often a model is looked at while it grows.
@@ -33,7 +36,7 @@ _LEAVES, _DEPTH = 31, 6
 
 def installed(library: str) -> bool:
     """Whether the library is there."""
-    return find_spec(library) is not None
+    return find_spec(_PACKAGES.get(library, library)) is not None
 
 
 def takes(row: Method, kind: TaskKind) -> bool:
@@ -61,7 +64,7 @@ class Boosting(Program):
     Parameters
     ----------
     library
-        `"lightgbm"` or `"xgboost"`.
+        One of `LIBRARIES`.
     task, method, training, seed
         The problem, the method (loss, objective and correction after training), and learning rate and rounds
         (`epochs`).
@@ -134,12 +137,16 @@ class Booster:
         self.rounds = 0
         self.y = task.y_train.numpy().reshape(-1).astype(np.float64)
         variance = float(variance_of(self.y, None)) if self.kind == "regression" else None
-        named = boosting.lightgbm if library == "lightgbm" else boosting.xgboost
-        objective = named(self.kind, objective=dataclasses.replace(method, post=None), variance=variance)
-        self.rows = objective.rows
+        row = dataclasses.replace(method, post=None)
+        if library == "gradient_boosting":
+            self.rows = objective = row_objective(self.kind, row, None, variance)
+        else:
+            named = boosting.lightgbm if library == "lightgbm" else boosting.xgboost
+            objective = named(self.kind, objective=row, variance=variance)
+            self.rows = objective.rows
         self.x = {part: getattr(task, f"x_{part}").numpy() for part in ("train", "val", "test")}
         options = {"learning_rate": training.lr, "seed": Seeds(seed).integer("init") % 2**31}
-        grow = {"lightgbm": _LightGBM, "xgboost": _XGBoost}[library]
+        grow = {"lightgbm": _LightGBM, "xgboost": _XGBoost, "gradient_boosting": _NewtonTrees}[library]
         self._grown: Any = grow(self.x, self.y, self.kind, objective, options, len(task.classes))
 
     def advance(self, rounds: int) -> None:
@@ -234,3 +241,36 @@ class _XGBoost:
 
     def save(self, path: Path, rounds: int) -> None:
         self.booster[:rounds].save_model(str(path))
+
+
+class _NewtonTrees:
+    def __init__(self, x: Any, y: Any, kind: TaskKind, objective: Any, options: Any, classes: int) -> None:
+        self.x, self.y, self.kind, self.objective = x, y, kind, objective
+        self.rate, self.least = options["learning_rate"], 20 if len(y) >= 400 else 5
+        self.rng = np.random.default_rng(options["seed"])
+        # LightGBM's curvature of several classes, so that a rate means the same.
+        self.factor = classes / (classes - 1.0) if kind == "multiclass" else 1.0
+        self.start = np.atleast_1d(np.asarray(objective.start(y, None), np.float64))
+        self.rounds: list[list[newton_trees.Tree]] = []
+        self.known = {part: np.tile(self.start, (len(values), 1)) for part, values in x.items()}
+
+    def advance(self, rounds: int) -> None:
+        for _ in range(rounds):
+            found = self.objective.gradients(self.margins("train"), self.y, None, self.factor)
+            gradient, curvature = (np.asarray(values, np.float64).reshape(len(self.y), -1) for values in found)
+            trees = [
+                newton_trees.newton_tree(
+                    self.x["train"], gradient[:, k], curvature[:, k], least=self.least, rng=self.rng
+                )
+                for k in range(gradient.shape[1])
+            ]
+            self.rounds.append(trees)
+            for part, margins in self.known.items():
+                for k, tree in enumerate(trees):
+                    margins[:, k] += self.rate * tree(self.x[part])
+
+    def margins(self, part: str) -> Any:
+        return self.known[part] if self.kind == "multiclass" else self.known[part][:, 0]
+
+    def save(self, path: Path, rounds: int) -> None:
+        newton_trees.Forest(start=self.start, rate=self.rate, rounds=self.rounds[:rounds]).save(path)
