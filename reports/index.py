@@ -20,7 +20,7 @@ import reweigh.bench.report as report
 from reweigh.bench.lab import plan
 from reweigh.bench.report.markup import Toned, element, table
 from reweigh.bench.report.numbers import typeset
-from reweigh.bench.report.overview import TROUBLES, Gain, Part, Ranked, overview
+from reweigh.bench.report.overview import TROUBLES, MeanGain, OverviewPart, Ranked, overview
 
 HERE = Path(__file__).parent
 #: The paper's claims: the page that asks, and the claim in words.
@@ -57,7 +57,7 @@ def summaries(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return {path.stem: report.read_summary(path) for path in sorted(folder.glob("*.json"))}
 
 
-def parts_of(pages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Part]:
+def parts_of(pages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[OverviewPart]:
     """The overview of all pages, with the costs that the page on costs measured."""
     costs: dict[str, float] = {}
     for experiment in pages.get("cost", ()):
@@ -73,12 +73,12 @@ def claim(pages: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> str:
     return " ".join(one["headline"] for one in pages[name])
 
 
-def gain_text(gain: Gain, digits: int = 1) -> str:
+def gain_text(gain: MeanGain, digits: int = 1) -> str:
     """A gain with its interval."""
     return typeset(f"{gain.mean:+.{digits}f} [{gain.low:+.{digits}f}, {gain.high:+.{digits}f}]")
 
 
-def advice(part: Part) -> str:
+def advice(part: OverviewPart) -> str:
     """What to try first, in words."""
     first, digits = part.first, _digits(part)
     if first is None:
@@ -86,7 +86,7 @@ def advice(part: Part) -> str:
     return f"{first.name}: {gain_text(first.gain, digits)}{part.points}"
 
 
-def _digits(part: Part) -> int:
+def _digits(part: OverviewPart) -> int:
     return 1 if part.points else 3
 
 
@@ -132,42 +132,42 @@ def page(pages: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     )
 
 
-def _first_sentence(parts: Sequence[Part]) -> str:
+def _first_sentence(parts: Sequence[OverviewPart]) -> str:
     if not parts:
         return "No page has a summary yet."
     told = [f"{part.trouble} ({part.model}): {advice(part)}" for part in _largest(parts)]
     return "Try first, by trouble: " + "; ".join(told) + "."
 
 
-def _largest(parts: Sequence[Part]) -> list[Part]:
+def _largest(parts: Sequence[OverviewPart]) -> list[OverviewPart]:
     """The part of each trouble with most settings."""
     return [own[0] for trouble in TROUBLES if (own := [part for part in parts if part.trouble == trouble])]
 
 
-def _first_table(parts: Sequence[Part]) -> Markup:
+def _first_table(parts: Sequence[OverviewPart]) -> Markup:
     heads = ("trouble", "model", "settings", "try first", "RGD", "RGD, mean weight one", "rgd_auto", "redescending")
     return table(heads, [_first_row(part) for part in parts], names=2, label="What to try first")
 
 
-def _first_row(part: Part) -> Sequence[str | Toned]:
+def _first_row(part: OverviewPart) -> Sequence[str | Toned]:
     ours = [_cell(part.row(label), part) for label in _OURS]
     return (part.trouble.capitalize(), part.model, str(len(part.settings)), advice(part), *ours)
 
 
-def _cell(row: Ranked | None, part: Part) -> str | Toned:
+def _cell(row: Ranked | None, part: OverviewPart) -> str | Toned:
     if row is None:
         return "–"
     tone = "good" if row.gain.low > 0 else "bad" if row.gain.high < 0 else "none"
     return Toned(gain_text(row.gain, _digits(part)), tone)
 
 
-def _trouble(trouble: str, parts: Sequence[Part]) -> Markup:
+def _trouble(trouble: str, parts: Sequence[OverviewPart]) -> Markup:
     if not parts:
         return Markup("")
     return element("section", element("h2", trouble.capitalize()), *(_ranking(part) for part in parts))
 
 
-def _ranking(part: Part) -> Markup:
+def _ranking(part: OverviewPart) -> Markup:
     apart = "" if part.critical is None else f"; critical difference of ranks {part.critical:.1f}"
     apart += "" if part.p is None else f", Friedman p = {part.p:.2g}"
     rows = [

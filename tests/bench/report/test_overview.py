@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from reweigh.bench.lab import plan
-from reweigh.bench.report.overview import Part, overview
+from reweigh.bench.report.overview import OverviewPart, overview
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +63,7 @@ THREE = {
 }
 
 
-def only(parts: list[Part]) -> Part:
+def only(parts: list[OverviewPart]) -> OverviewPart:
     (part,) = parts
     return part
 

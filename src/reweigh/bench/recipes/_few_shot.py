@@ -13,7 +13,7 @@ from reweigh import _validate as validate
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws.few_shot import ClassSplit, class_split, draw_tasks, sha256_of_tasks
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.train.programs.episodes import Episodes, Floats, Part, Tasks
+from reweigh.bench.train.programs.episodes import Episodes, Floats, TaskPool, Tasks
 from reweigh.bench.train.records import ArrayWriter, Record
 
 #: Tasks that are looked at together.
@@ -88,7 +88,7 @@ class ImageTasks(Tasks):
         """New tasks of training classes."""
         return self._episodes("train", self._tasks("train", self.shape, count, rng), self.shape)
 
-    def pool(self, part: Part) -> Iterator[Episodes]:
+    def pool(self, part: TaskPool) -> Iterator[Episodes]:
         """The frozen tasks of validation or test classes."""
         tasks = self.pools[part]
         for start in range(0, len(tasks), _AT_ONCE):

@@ -30,7 +30,7 @@ from reweigh.bench.files import sha256_of_arrays
 from reweigh.bench.lab.table import Column, Table
 from reweigh.bench.recipes.algorithms.meta import MAML, squared_error
 from reweigh.bench.train.driver import fit
-from reweigh.bench.train.programs.episodes import Episodes, MetaLearning, Part, StackedMetaLearning, Tasks
+from reweigh.bench.train.programs.episodes import Episodes, MetaLearning, StackedMetaLearning, TaskPool, Tasks
 from reweigh.bench.train.records import Record, Writer
 from reweigh.bench.train.schedule import OptimizerPlan
 from reweigh.bench.train.stacked import Peer
@@ -166,7 +166,7 @@ class Waves(Tasks):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        sizes: dict[Part, int] = {"val": settings.val_tasks, "test": settings.test_tasks}
+        sizes: dict[TaskPool, int] = {"val": settings.val_tasks, "test": settings.test_tasks}
         self.pools = {
             part: _waves(Seeds(_POOL_SEED).numpy(f"{part} pool"), count, settings.shots, _POOL_QUERIES)
             for part, count in sizes.items()
@@ -176,7 +176,7 @@ class Waves(Tasks):
         """New waves."""
         return _waves(rng, count, self.settings.shots, self.settings.queries)
 
-    def pool(self, part: Part) -> Iterator[Episodes]:
+    def pool(self, part: TaskPool) -> Iterator[Episodes]:
         """All frozen waves at once."""
         yield self.pools[part]
 

@@ -22,7 +22,7 @@ Experiment = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class MeanGain:
     """A mean difference to plain training over settings, more being better, with its 95 % interval."""
 
     mean: float
@@ -46,14 +46,14 @@ class Ranked:
     label: str
     name: str
     rank: float
-    gain: Gain
+    gain: MeanGain
     better: int
     worse: int
     cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class OverviewPart:
     """The settings of one trouble and kind of model, with the methods that all of them have, best rank first."""
 
     trouble: str
@@ -80,7 +80,7 @@ class Part:
         return next((row for row in self.rows if row.label == label), None)
 
 
-def overview(experiments: Iterable[Experiment], costs: Mapping[str, float] | None = None) -> list[Part]:
+def overview(experiments: Iterable[Experiment], costs: Mapping[str, float] | None = None) -> list[OverviewPart]:
     """The parts of all experiments, by trouble and then by the number of settings.
 
     Parameters
@@ -109,7 +109,7 @@ def _part(
     points: str,
     members: Sequence[tuple[Experiment, Mapping[str, Any]]],
     costs: Mapping[str, float],
-) -> Part | None:
+) -> OverviewPart | None:
     labels = [
         label
         for label in members[0][1]["rows"]
@@ -125,7 +125,7 @@ def _part(
     }
     ranked = ranks(scores) if len(members) > 1 else _of_one({label: own[0] for label, own in scores.items()})
     rows = [_row(label, members, signs, ranked.average[label], costs.get(label)) for label in labels]
-    return Part(
+    return OverviewPart(
         trouble=trouble,
         model=model,
         settings=[f"{experiment['title']}: {setting['name']}" for experiment, setting in members],
@@ -164,7 +164,7 @@ def _row(
     name = members[0][1]["rows"][label]["name"]
     if label == plan.BASELINE:
         return Ranked(
-            label=label, name=name, rank=rank, gain=Gain(mean=0.0, low=0.0, high=0.0), better=0, worse=0, cost=1.0
+            label=label, name=name, rank=rank, gain=MeanGain(mean=0.0, low=0.0, high=0.0), better=0, worse=0, cost=1.0
         )
     differences = [setting["rows"][label]["difference"] for _, setting in members]
     scales = [sign * experiment["unit"]["scale"] for sign, (experiment, _) in zip(signs, members, strict=True)]
@@ -189,15 +189,15 @@ def _decided(difference: Mapping[str, Any]) -> bool:
     return difference["n"] > 1 and p < 0.05 and not within
 
 
-def _gain(differences: Sequence[Mapping[str, Any]], scales: Sequence[float]) -> Gain:
+def _gain(differences: Sequence[Mapping[str, Any]], scales: Sequence[float]) -> MeanGain:
     """The mean over settings; its interval is over settings, and with one or two of them over seeds."""
     means = np.array([scale * d["mean"] for scale, d in zip(scales, differences, strict=True)])
     mean, count = float(means.mean()), len(means)
     if count > 2:
         width = float(stats.t.ppf(0.975, count - 1)) * float(means.std(ddof=1)) / math.sqrt(count)
-        return Gain(mean=mean, low=mean - width, high=mean + width)
+        return MeanGain(mean=mean, low=mean - width, high=mean + width)
     if any(d["low"] is None for d in differences):
-        return Gain(mean=mean, low=-math.inf, high=math.inf)
+        return MeanGain(mean=mean, low=-math.inf, high=math.inf)
     widths = [abs(scale) * (d["high"] - d["low"]) / 2 for scale, d in zip(scales, differences, strict=True)]
     width = math.hypot(*widths) / count
-    return Gain(mean=mean, low=mean - width, high=mean + width)
+    return MeanGain(mean=mean, low=mean - width, high=mean + width)

@@ -33,7 +33,7 @@ from reweigh.objectives import Objective
 from reweigh.objectives._base import state_like
 
 Floats = np.ndarray[Any, Any]
-Part = Literal["val", "test"]
+TaskPool = Literal["val", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class Tasks(ABC):
         """New tasks to learn from."""
 
     @abstractmethod
-    def pool(self, part: Part) -> Iterator[Episodes]:
+    def pool(self, part: TaskPool) -> Iterator[Episodes]:
         """The frozen tasks of a part, some at a time, always the same in the same order."""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class TaskEvaluation:
         return False
 
     @torch.no_grad()
-    def _score(self, model: nn.Module, part: Part) -> tuple[Floats, Floats, Tensor]:
+    def _score(self, model: nn.Module, part: TaskPool) -> tuple[Floats, Floats, Tensor]:
         """Score and loss of every task of a frozen pool, and the outputs, in the processor's memory."""
         was = model.training
         model.eval()
