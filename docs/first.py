@@ -16,7 +16,7 @@ from typing import Any
 
 from reweigh.bench.lab import plan
 from reweigh.bench.report import read_summary
-from reweigh.bench.report.overview import Part, Ranked, overview
+from reweigh.bench.report.overview import OverviewPart, Ranked, overview
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/when.md")
@@ -124,7 +124,7 @@ def records(trouble: Trouble) -> list[Record]:
     return sorted(made, key=lambda record: (record.better - record.worse, record.points), reverse=True)
 
 
-def parts() -> list[Part]:
+def parts() -> list[OverviewPart]:
     """The overview of all summaries; nothing before the first is there."""
     pages: list[dict[str, Any]] = []
     for path in sorted((ROOT / "reports").glob("*.json")):
@@ -132,7 +132,7 @@ def parts() -> list[Part]:
     return overview(pages)
 
 
-def ranked(part: Part) -> tuple[str, str]:
+def ranked(part: OverviewPart) -> tuple[str, str]:
     """What to try first by the overview's own rule, then the largest gains that are seen; and RGD."""
 
     def text(row: Ranked) -> str:
