@@ -49,7 +49,7 @@ test-fast: $(STAMPS)/dev ## run the core's and the engine's tests, in under two 
 test-slow: $(STAMPS)/dev ## run the long tier
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow --timeout 3600
 
-# The lowest versions that pyproject.toml admits; docs/support.md tells what this covers.
+# The lowest versions that pyproject.toml admits; docs/support.md says what this covers.
 $(OLDEST)/stamps/ready: pyproject.toml constraints.txt constraints-oldest.txt
 	@echo "==> making $(OLDEST) with the lowest admitted versions (once)"
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
@@ -86,7 +86,7 @@ test-tensorflow: $(TENSORFLOW)/stamps/ready ## test the Keras adapter on TensorF
 	KERAS_BACKEND=tensorflow TF_ENABLE_ONEDNN_OPTS=0 TF_CPP_MIN_LOG_LEVEL=2 \
 	  $(TENSORFLOW)/bin/python tests/integrations/workers/keras_backend.py
 
-# Ray brings services of its own; a cluster is no part of the ordinary run.
+# Ray brings services of its own; a cluster is not part of the ordinary run.
 $(RAY)/stamps/ready: pyproject.toml constraints.txt
 	@echo "==> making $(RAY) and installing Ray (once)"
 	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)

@@ -91,7 +91,7 @@ def data_sets(name: str, rows: int, sets: int, *, rounds: int, nested: int, spli
 def tested(
     x: Array, y: Array, pool: Array, pool_y: Array, seed: int, *, rounds: int, nested: int, splits: int
 ) -> Tested:
-    """One data set, tested in rounds of folds, on random splits and in nested folds; the pool tells the truth."""
+    """One data set, tested in rounds of folds, on random splits and in nested folds; the pool has the truth."""
     rng = np.random.default_rng([seed, len(y)])
     folds = np.stack([_folds(y, rng) for _ in range(rounds)])
     left_out = folds[:, None] == np.arange(FOLDS)[:, None]  # (rounds, folds, rows)

@@ -1,4 +1,4 @@
-"""Timing in turns, and what every benchmark does with its numbers: a table, and a file with versions beside them."""
+"""Timing in turns, and what every benchmark does with its numbers: a table, and a file with versions."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 Blocks of steps with and without the monitor take turns within one run, on one thread and in processor time, so that a
 busy machine disturbs little and both alike. A block is as long as the monitor's interval, so each holds exactly one
 look at the values. The median of the turns' differences is reported, and, since that is small against the noise of a
-busy machine, the cost of the monitor by itself.
+busy machine, the cost of the monitor alone.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def ask(source: str, budget: float, spent: float, work: Path) -> dict[str, Any]:
     started = clock()
     with RunDisplay(Console(quiet=True), prepared.table.metric) as display:
         searched = answering.run(prepared, display, lambda answer: None, clock=clock)
-    # Plain training as written, of the first model, is what is left to whoever gets no answer.
+    # Plain training as written, of the first model, is what is used where there is no answer.
     first = (prepared.table.columns[0].name, plan.BASELINE)
     written = plan.as_written(prepared.question)
     trained: dict[tuple[str, str], Action] = {first: (*first, written[first].method, written[first].lr)}

@@ -1,6 +1,6 @@
 """How long it takes to draw 256 examples and update their weights, as the data set grows.
 
-Run with `python benchmarks/samplers.py`; writes `results/samplers.json` beside this file. All contenders take
+Run with `python benchmarks/samplers.py`; writes `results/samplers.json` next to this file. All contenders take
 turns in one process on the same numbers, in processor time, so that a busy machine slows them alike; the lower
 quartile is reported.
 """

@@ -4,7 +4,7 @@
 
 Disjoint data sets are drawn from large tables (`_disjoint.py`), so that the true difference of two methods in balanced
 accuracy is known. Methods are logistic regressions and random trees, cheap enough to test thousands of data sets.
-For every rule (`_rules.py`, and the library's own) the table tells
+For every rule (`_rules.py`, and the library's own) the table shows
 
 - coverage: how often its 95 % interval holds the true difference, over all comparisons;
 - half-width: of the interval, in points;
@@ -116,7 +116,7 @@ def few_rounds() -> list[Rule]:
 
 
 def measure(rule: Rule, sets: Sequence[Tested]) -> dict[str, Any]:
-    """Everything the table tells about a rule on the data sets of one table and size."""
+    """Everything the table shows about a rule on the data sets of one table and size."""
     truth = {pair: float(np.mean([s.truth[pair[0]] - s.truth[pair[1]] for s in sets])) for pair in DIFFERENT}
     truth |= dict.fromkeys(IDENTICAL, 0.0)
     covered: list[float] = []

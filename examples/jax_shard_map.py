@@ -43,7 +43,7 @@ def main() -> None:
     x, y = jnp.asarray(rng.normal(size=(ROWS, FEATURES))), jnp.asarray(rng.integers(CLASSES, size=ROWS))
     params = {"w": jnp.asarray(rng.normal(size=(FEATURES, CLASSES))) / 4, "b": jnp.zeros(CLASSES)}
     mesh = Mesh(np.array(jax.devices()), ("batch",))
-    # RGD looks at each row alone; the other takes its normaliser over the axis that it is told.
+    # RGD looks at each row alone; the other takes its normaliser over the axis that it is given.
     for objective in (reweigh.RGD(tau=1.0), TERMEma(t=0.5, sync="batch")):
         alone = TERMEma(t=0.5) if isinstance(objective, TERMEma) else objective
         (loss, _), expected = value_and_grad(losses_of, alone)(init(alone), params, x, y)

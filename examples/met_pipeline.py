@@ -4,7 +4,7 @@
 
 Breast-cancer rows of scikit-learn: features are learnt from all of them without labels, plainly and with rows
 re-weighted by how badly they are reconstructed; a logistic regression learns from forty labels. Prints the accuracy on
-the others, mean over draws, beside that of untrained features and of the columns themselves.
+the others, mean over draws, next to that of untrained features and of the columns themselves.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ BENCH_ORDER = [
     *("errors", "limits", "spreadsheet", "files", "registry", "draws", "tables", "catalogue", "models", "train"),
     *("lab", "report", "recipes", "compare", "own", "cli"),
 ]
-#: Private modules that a room above may use: how states and sums are handled is shared by all hosts, and is no user's.
+#: Private modules that a room above may use: how states and sums are handled is shared by all hosts, and is not for users.
 SHARED = {
     "reweigh.objectives._base": {"torch", "integrations", "bench"},
     "reweigh.torch._criterion": {"integrations"},
@@ -261,7 +261,7 @@ def test_the_page_on_architecture_counts_the_files_that_a_call_goes_through():
     }
     assert rows.keys() == calls.keys()
     for call, (count, files) in rows.items():
-        calls[call]()  # what is imported or looked up once is no part of the walk
+        calls[call]()  # what is imported or looked up once is not part of the walk
         walked = files_of(calls[call])
         assert files == " ".join(f"`{name}`" for name in walked), call
         assert count == len(walked)
