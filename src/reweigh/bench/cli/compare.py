@@ -42,12 +42,15 @@ def compare(given: Request, console: Console) -> int:
             ),
         )
     _describe(console, prepared.problem, prepared.table)
+    told: set[str] = set()
+
+    def tell(answer: Answer) -> None:
+        if answer.headline not in told:
+            console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
+        told.add(answer.headline)
+
     with RunDisplay(console, prepared.table.metric) as display:
-        searched = answering.run(
-            prepared,
-            display,
-            lambda answer: console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False),
-        )
+        searched = answering.run(prepared, display, tell)
     outcome, answer = searched.outcome, searched.answer
     for (column, label), reason in outcome.failed.items():
         console.print(f"[red]{escape(column)} · {escape(label)} failed:[/red] {escape(reason)}", highlight=False)
