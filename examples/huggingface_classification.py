@@ -2,6 +2,7 @@
 
     python examples/huggingface_classification.py                # plain
     python examples/huggingface_classification.py --tau 1.0      # re-weighted
+    python examples/huggingface_classification.py --method class_balanced+rgd:tau=3   # weights of classes as well
     python examples/huggingface_classification.py --csv mine.csv # columns: text, label
 
 Without a file it learns to tell which package of Python's standard library a sentence of its documentation is
@@ -38,7 +39,7 @@ from transformers import (
     set_seed,
 )
 
-from reweigh.integrations.transformers import loss, watch
+from reweigh.integrations.transformers import Loss, loss, watch
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "xml")
 Text = tuple[str, str]  # and its label
@@ -48,6 +49,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--csv", type=Path, help="a file with columns `text` and `label`")
     parser.add_argument("--tau", type=float, help="re-weight with this clip level; plain training without it")
+    parser.add_argument("--method", help="a whole method in place of tau; classes are counted in the training texts")
     parser.add_argument("--epochs", type=float, default=5.0)
     parser.add_argument("--max-steps", type=int, default=-1)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -157,9 +159,15 @@ def make_trainer(arguments: argparse.Namespace) -> Trainer:
         eval_dataset=encode(evaluation, labels, tokenizer),
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=compute_metrics,
-        compute_loss_func=loss(tau=arguments.tau) if arguments.tau else None,  # the first line
+        compute_loss_func=make_loss(arguments),  # the first line
     )
-    return watch(trainer) if arguments.tau else trainer  # the second, for the logs
+    return trainer if trainer.compute_loss_func is None else watch(trainer)  # the second, for the logs
+
+
+def make_loss(arguments: argparse.Namespace) -> Loss | None:
+    if arguments.method:
+        return loss(arguments.method, class_counts="auto")  # counted by `watch`
+    return loss(tau=arguments.tau) if arguments.tau else None
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -170,7 +178,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(trainer.train_dataset)} texts in {len(counts)} classes of {smallest} to {largest}")
     trainer.train()
     metrics = trainer.evaluate()
-    kind = f"re-weighted, tau = {arguments.tau:g}" if arguments.tau else "plain"
+    kind = arguments.method or (f"re-weighted, tau = {arguments.tau:g}" if arguments.tau else "plain")
     print(
         f"{kind}: evaluation loss {metrics['eval_loss']:.3f}, accuracy {metrics['eval_accuracy']:.3f}, "
         f"balanced {metrics['eval_balanced_accuracy']:.3f}, worst class {metrics['eval_worst_class']:.3f}"

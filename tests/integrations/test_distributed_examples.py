@@ -103,7 +103,8 @@ def test_image_loop_has_the_schedule_and_the_mixing_it_says(image):
     torch.testing.assert_close(images[1], torch.tensor([share * 1 + (1 - share) * 2]))
 
 
-def test_text_classification_learns_from_a_file(tmp_path, capsys):
+@pytest.mark.parametrize("method", [["--tau", "2.0"], ["--method", "class_balanced+rgd:tau=3"]])
+def test_text_classification_learns_from_a_file(method, tmp_path, capsys):
     """The whole program on a small file, re-weighted: three topics that one word gives away."""
     program = runpy.run_path(str(EXAMPLES / "huggingface_classification.py"), run_name="huggingface_classification")
     topics = {"sea": "waves", "air": "wings", "land": "roots"}
@@ -114,7 +115,7 @@ def test_text_classification_learns_from_a_file(tmp_path, capsys):
             topic = list(topics)[i % 3]
             writer.writerow([f"it has {topics[topic]} and number {i // 3}", topic])
     arguments = ["--csv", str(tmp_path / "texts.csv"), "--epochs", "6", "--batch-size", "16", "--hidden-size", "32"]
-    arguments += ["--logging-steps", "3", "--learning-rate", "5e-3", "--out", str(tmp_path), "--tau", "2.0"]
+    arguments += ["--logging-steps", "3", "--learning-rate", "5e-3", "--out", str(tmp_path), *method]
     program["main"](arguments)
     printed = capsys.readouterr().out
     assert "'clip_share'" in printed

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from test_transformers import RATE, TASKS, TAU, VOCABULARY, arguments, by_hand, llama, parameters, rows, trained
 from transformers import DataCollatorWithFlattening, Trainer
 
-from reweigh.integrations.transformers import loss
+from reweigh.integrations._batch_segments import after_the_first, segments_of
+from reweigh.integrations.transformers import loss, watch
 
 HOST = "Hugging Face Trainer"
 
@@ -39,6 +40,44 @@ def test_rows_without_padding_are_the_sequences_one_by_one(tmp_path):
         for parameter in network.parameters():
             parameter -= RATE * parameter.grad
     torch.testing.assert_close(parameters(model), parameters(network), rtol=0, atol=1e-6)
+
+
+@pytest.mark.shows(HOST, "packing")
+@pytest.mark.filterwarnings("ignore")  # the collator advises another attention
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_weight_per_sequence_where_a_row_holds_several(weighted, tmp_path):
+    """Told apart by their positions, with a weight of each sequence's own or without."""
+    model, network = llama(), llama()
+    data = [{**row, "weight": 0.5 + number} for number, row in enumerate(sequences())] if weighted else sequences()
+    settings = arguments(tmp_path, per_device_train_batch_size=4)
+    collator = DataCollatorWithFlattening(return_position_ids=True)
+    function = loss(tau=TAU, level="sequence", weight_column="weight" if weighted else None)
+    watch(Trainer(model, settings, train_dataset=data, compute_loss_func=function, data_collator=collator)).train()
+    network.train()
+    total, amounts = 0.0, 0.0
+    for row in data:
+        tokens = torch.tensor(row["input_ids"])
+        losses = F.cross_entropy(network(tokens[None]).logits[0, :-1], tokens[1:], reduction="none")
+        weight = torch.exp(losses.detach().mean().clip(0, TAU) / (TAU + 1)) * row.get("weight", 1.0)
+        total = total + weight * losses.sum()
+        amounts += row.get("weight", 1.0) * len(losses)
+    (total / amounts).backward()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= RATE * parameter.grad
+    torch.testing.assert_close(parameters(model), parameters(network), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")  # the collator advises another attention
+def test_positions_and_cumulative_lengths_tell_the_same_sequences():
+    collator = DataCollatorWithFlattening(return_position_ids=True, return_flash_attn_kwargs=True)
+    batch = collator(sequences())
+    expected = [[0] * 5 + [1] * 3 + [2] * 6 + [3] * 2]
+    assert segments_of(batch).tolist() == expected
+    del batch["position_ids"]
+    assert segments_of(batch).tolist() == expected
+    assert segments_of({"labels": batch["labels"]}) is None
+    assert after_the_first(torch.tensor([[0, 0, 1, 1]])).tolist() == [[0, 1, 1, 1]]
 
 
 @pytest.mark.shows(HOST, "AMP")

@@ -50,8 +50,10 @@ def test_a_compiled_model_takes_the_same_step(tmp_path):
 @pytest.mark.parametrize("part", ["sampler 'class_uniform'", "step 'sam'", "average 'ema'"])
 def test_parts_without_a_place_are_refused(part, tmp_path):
     name = part.split("'")[1]
-    with pytest.raises(ValueError, match=f"with the {part}"):
+    with pytest.raises(ValueError, match=f"`reweigh_sft` carries the objective of a method, .* with the {part}"):
         reweigh_sft(trainer(tmp_path), f"rgd:tau=2+{name}")
+    with pytest.raises(ValueError, match=r"with the loss 'focal': .*pass compute_loss_func="):
+        reweigh_sft(trainer(tmp_path), "focal+rgd")
 
 
 @pytest.mark.shows(HOST, "loss", "row weight", "token weight")

@@ -81,6 +81,7 @@ def _check_column(data: Any, column: str) -> None:
     names = getattr(data, "column_names", None)
     if names is not None and column not in names:
         raise ValueError(
-            f"the training data has no column {column!r}; it has {', '.join(names)}. Packing keeps tokens and labels "
-            "alone, so a column of yours needs packing=False."
+            f"the training data has no column {column!r}; it has {', '.join(names)}. The packing of TRL keeps tokens "
+            "and labels alone: pack your own column with them by trl.pack_dataset beforehand, and train with "
+            "padding_free=True, dataset_kwargs={'skip_prepare_dataset': True}."
         )

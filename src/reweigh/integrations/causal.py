@@ -25,23 +25,23 @@ class LastLayer(NamedTuple):
     bias: Tensor | None
     scale: float
     softcap: float | None
+    low_rank: tuple[Tensor, Tensor] | None
 
 
-def last_layer(model: Any) -> LastLayer:
-    """The last layer of a causal language model, and what its configuration does to the logits."""
+def last_layer(model: Any, hidden: Tensor) -> LastLayer:
+    """The last layer of a causal language model, and what its configuration does to the logits.
+
+    `hidden` is what the layer gets: a LoRA adapter of the layer makes its own numbers of it.
+    """
     base: Any = _base(model)
     head = base.get_output_embeddings()
-    if hasattr(head, "lora_A"):
-        raise ValueError(
-            f"the last layer of {type(base).__name__} has an adapter, which is left out where its weight is taken into "
-            "the loss. Take it out of `target_modules`, or merge it."
-        )
     config = base.config.get_text_config()
     return LastLayer(
         weight=_whole(head.weight),
         bias=None if getattr(head, "bias", None) is None else _whole(head.bias),
         scale=_scale(config),
         softcap=getattr(config, "final_logit_softcapping", None),
+        low_rank=_low_rank(head, hidden),
     )
 
 
@@ -53,10 +53,9 @@ def next_tokens(model: nn.Module, inputs: dict[str, Any], objective: Objective, 
     base: Any = _base(model)
     given = {name: value for name, value in inputs.items() if name not in _NOT_FOR_THE_BODY}
     hidden = base.base_model(**(given | {"use_cache": False})).last_hidden_state[:, :-1]
-    weight, bias, scale, softcap = last_layer(base)
-    hidden = hidden.to(weight.device)
+    hidden = hidden.to(base.get_output_embeddings().weight.device)
     labels = inputs["labels"][:, 1:].to(hidden.device)
-    return chunked_tokens(hidden, weight, labels, objective, bias=bias, scale=scale, softcap=softcap, **options)
+    return chunked_tokens(hidden, targets=labels, objective=objective, **last_layer(base, hidden)._asdict(), **options)
 
 
 @torch.no_grad()
@@ -77,6 +76,28 @@ def _base(model: Any) -> Any:
     if not hasattr(base, "get_output_embeddings") or base.get_output_embeddings() is None:
         raise TypeError(f"{type(base).__name__} is not a causal language model with a last layer of its own.")
     return base
+
+
+def _low_rank(head: Any, hidden: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What PEFT's LoRA adapters of a layer add to its product, as two matrices; None where there are none."""
+    if not hasattr(head, "lora_A") or head.disable_adapters or head.merged:
+        return None
+    names = [name for name in head.active_adapters if name in head.lora_A]
+    if not names:
+        return None
+    down, up = [], []
+    for name in names:
+        first, second = head.lora_A[name], head.lora_B[name]
+        variant = getattr(head, "lora_variant", {}).get(name) or getattr(head, "use_dora", {}).get(name)
+        if variant or getattr(second, "bias", None) is not None:
+            raise ValueError(
+                f"the adapter {name!r} of the last layer is not plain LoRA (DoRA and other variants, or a bias of its "
+                "own), and the loss takes two matrices. Take the layer out of `target_modules`, or merge the adapter."
+            )
+        seen = head.lora_dropout[name](hidden.to(first.weight.dtype))
+        down.append(head.scaling[name] * torch.nn.functional.linear(seen, _whole(first.weight)))
+        up.append(_whole(second.weight))
+    return torch.cat(down, -1).to(hidden.dtype), torch.cat(up, -1).to(hidden.dtype)
 
 
 def _whole(parameter: Tensor) -> Tensor:

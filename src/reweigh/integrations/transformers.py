@@ -23,6 +23,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from reweigh import _validate as validate
 from reweigh._array import sum_over_ranks, widen
 from reweigh._carry import carried, with_hyper_parameters
+from reweigh.integrations._batch_segments import BatchSegments, after_the_first
 from reweigh.integrations._batch_signal import BatchSignal, check_signal
 from reweigh.integrations._counts import count_classes
 from reweigh.integrations._data_weights import weigh_messages
@@ -101,8 +102,10 @@ def loss(
         `watch`.
     level
         Which unit gets a weight where labels have two axes: `"token"`, each on its own, or `"sequence"`, the row by its
-        mean loss. Both divide by the number of tokens. By default a label of rank one is an example, an integer label
-        of rank two a token, and a row of numbers (several values or classes per example) an example.
+        mean loss. Both divide by the number of tokens. Where rows hold several sequences, in packed or padding-free
+        training, `watch` tells them apart by the batch's `position_ids` or `cu_seq_lens_q`. By default a label of rank
+        one is an example, an integer label of rank two a token, and a row of numbers (several values or classes per
+        example) an example.
     shift
         Whether position t predicts label t + 1. By default as the class of the model's output says: causal language
         models do; token classifiers, masked and sequence-to-sequence models do not. The last need the collator
@@ -137,7 +140,7 @@ def loss(
     Notes
     -----
     An objective that normalises over the batch normalises over one micro-batch here, on all ranks, and warns once.
-    With packed rows a row is not a sequence: keep to tokens there. Before version 5 the Trainer counts the first label
+    Before version 5 the Trainer counts the first label
     of a causal model too, which nothing predicts; the loss is divided by that number as the model's own is.
     """
     return TrainerLoss(
@@ -208,9 +211,21 @@ class TrainerLoss(nn.Module):
         self.signal_column = signal_column
         self._reference = (reference,)  # in a tuple: it is not part of this module
         self._signal: BatchSignal | None = None
+        self._segments: BatchSegments | None = None
 
-    def forward(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss to descend in training, the plain loss where gradients are disabled."""
+    def forward(
+        self,
+        outputs: Any,
+        labels: Tensor | None,
+        num_items_in_batch: Tensor | int | None = None,
+        *,
+        sample_weight: Tensor | None = None,
+    ) -> Tensor:
+        """The loss to descend in training, the plain loss where gradients are disabled.
+
+        `sample_weight` are weights that a host has itself, one per prediction: they multiply the others and are not
+        divided by their sum.
+        """
         logits, labels, problem = self._read(outputs, labels)
         shifts = problem == "single_label_classification" and labels.ndim > 1 and self._shifts(outputs)
         reweighted = self.reweighted
@@ -227,13 +242,17 @@ class TrainerLoss(nn.Module):
             stays = isinstance(reweighted.objective, Entropy)
             signal = signal if stays else F.pad(signal[:, 1:], (0, 1))
         labels, weights = _aligned(labels, weights, shifts)
+        if sample_weight is not None and torch.is_grad_enabled():
+            own = sample_weight.to(logits.device).reshape(labels.shape)
+            weights = own if weights is None else weights * own
         if not self._accumulation_known and torch.is_grad_enabled():
             self._accumulation_known = True
             self._say_what_a_batch_is(_real(labels), count)
         logits, targets, weights = self._units(logits, labels, weights, problem)
         if signal is not None and targets.ndim == 1 and signal.ndim > 1:
             signal = signal.flatten()
-        value = reweighted(logits, targets, sample_weight=weights, signal=signal, count=count)
+        numbers = self._numbers(targets, shifts) if torch.is_grad_enabled() else None
+        value = reweighted(logits, targets, sample_weight=weights, signal=signal, segments=numbers, count=count)
         return self._add_router_loss(value, outputs, labels, count)
 
     def correction(self, predictions: Any, labels: Any) -> Correction:
@@ -252,6 +271,8 @@ class TrainerLoss(nn.Module):
         (reference,) = self._reference
         if self._signal is None and (self.signal_column is not None or reference is not None):
             self._signal = BatchSignal(trainer, self.signal_column, reference)
+        if self._segments is None and self.level == "sequence":
+            self._segments = BatchSegments(trainer)
 
     def extra_repr(self) -> str:
         """The options, as one would write them."""
@@ -369,6 +390,13 @@ class TrainerLoss(nn.Module):
                 "set no other collator after it."
             )
         return signal.to(logits.device)
+
+    def _numbers(self, targets: Tensor, shifts: bool) -> Tensor | None:
+        """The sequence of each target, where rows hold several and one weight is for each."""
+        numbers = None if self._segments is None else self._segments.current
+        if numbers is None or targets.ndim == 1:
+            return None
+        return (after_the_first(numbers) if shifts else numbers).to(targets.device)
 
     @property
     def _inner(self) -> Any:
@@ -548,10 +576,15 @@ def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
             f"`watch` needs a Trainer with compute_loss_func=reweigh.integrations.transformers.loss(...), got "
             f"{type(trainer).__name__} with {function!r}."
         )
+    follow_and_log(trainer, function, window=window)
+    return trainer
+
+
+def follow_and_log(trainer: Any, function: Loss, *, window: int = 32) -> None:
+    """Let a loss take over from its trainer what it is not told, and put a log of its weights among the callbacks."""
     _check_collator(trainer)
     function.follow(trainer)
     put_in_front(trainer, WeightLog(function, window=window))
-    return trainer
 
 
 def _check_collator(trainer: Any) -> None:

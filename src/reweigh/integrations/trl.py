@@ -16,20 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
+from reweigh._carry import carried, with_hyper_parameters
+from reweigh.integrations._batch_segments import segments_of
 from reweigh.integrations._batch_signal import BatchSignal, check_signal
+from reweigh.integrations._step_weights import StepWeights
 from reweigh.integrations.causal import classes_of, next_tokens
 from reweigh.integrations.transformers import WeightLog, put_in_front, warn_about_micro_batches
 from reweigh.method import ObjectiveLike
 from reweigh.objectives import Objective
 from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.mean import Mean
-from reweigh.torch import segments
 from reweigh.torch._segments import sum_by_segment
 from reweigh.torch.reweighted import Reweighted
 
 __all__ = ["reweigh_sft"]
 
 AnyTrainer = TypeVar("AnyTrainer")
+
+#: Why a trainer with a fused head has no place for the other parts of a method.
+_WHY = {
+    "sampler": "the trainer has drawn its batches; override its `get_train_dataloader`",
+    "loss": "the fused head computes the cross entropy. A Trainer that builds logits takes other losses: pass "
+    "compute_loss_func=reweigh.integrations.transformers.loss(...) to the SFTTrainer",
+    "step": "the trainer calls backward once per micro-batch and steps by itself",
+    "average": "a hook on the model's outputs does not see its weights over time",
+    "post": "corrections are for classes, and a language model is not used as a classifier of tokens",
+}
 
 
 def reweigh_sft(
@@ -38,6 +50,7 @@ def reweigh_sft(
     *,
     level: Literal["token", "sequence"] = "token",
     chunked: bool = False,
+    weight_column: str | None = None,
     reference: nn.Module | None = None,
     signal_column: str | None = None,
     window: int = 32,
@@ -64,7 +77,12 @@ def reweigh_sft(
         Under `packing` and `padding_free` sequences are separated by their positions.
     chunked
         Whether to replace the trainer's fused head, in training, by :func:`reweigh.torch.chunked_cross_entropy`, which
-        makes the gradients of most objectives from the logits of the forward pass and needs no second ones.
+        makes the gradients of most objectives from the logits of the forward pass and needs no second ones. The last
+        layer may be frozen, have a bias or carry a LoRA adapter.
+    weight_column
+        The column of the data that holds weights, one per row or one per token, which multiply those of the objective.
+        The loss is divided by their sum over all micro-batches and ranks of the step. The trainer's own `packing` drops
+        columns: pack tokens and weights with `trl.pack_dataset` beforehand, and train with `padding_free`.
     reference
         A causal language model of the same tokens, whose losses are the signal of
         :class:`~reweigh.objectives.rho.Rho`; it is run without gradients on every batch.
@@ -87,7 +105,8 @@ def reweigh_sft(
     validate.one_of("level", level, ("token", "sequence"))
     validate.boolean("chunked", chunked)
     _refuse_other_losses(trainer, level)
-    weigher = Reweighted(_given, objective, **hyper_parameters)
+    named = None if objective is None else carried(objective, ("objective",), "`reweigh_sft`", why=_WHY)
+    weigher = Reweighted(_given, with_hyper_parameters(named, hyper_parameters).objective)
     host: Any = trainer
     if not weigher.objective.separable and host.args.gradient_accumulation_steps > 1:
         warn_about_micro_batches(weigher.objective)
@@ -95,7 +114,8 @@ def reweigh_sft(
     beside = None
     if signal_column is not None or reference is not None:
         beside = BatchSignal(host, signal_column, reference)
-    weights = _TokenWeights(weigher, level, beside)
+    step = None if weight_column is None else StepWeights(host, weight_column)
+    weights = _TokenWeights(weigher, level, beside, step)
     if chunked:
         _replace_head(host, weights)
     else:
@@ -107,10 +127,17 @@ def reweigh_sft(
 class _TokenWeights:
     """What an objective makes of the tokens of a batch; what it takes besides their losses is determined here."""
 
-    def __init__(self, weigher: Reweighted, level: Literal["token", "sequence"], beside: BatchSignal | None) -> None:
+    def __init__(
+        self,
+        weigher: Reweighted,
+        level: Literal["token", "sequence"],
+        beside: BatchSignal | None,
+        step: StepWeights | None,
+    ) -> None:
         self.weigher = weigher
         self.level: Literal["token", "sequence"] = level
         self.beside = beside
+        self.step = step
 
     @property
     def objective(self) -> Objective:
@@ -119,9 +146,23 @@ class _TokenWeights:
 
     def segments(self, inputs: dict[str, Any]) -> Tensor | None:
         """The sequence of each label after the first, where rows hold several."""
-        if self.level == "token" or inputs.get("position_ids") is None:
+        numbers = None if self.level == "token" else segments_of(inputs)
+        return None if numbers is None else numbers[:, 1:]
+
+    def amounts(self, device: torch.device) -> Tensor | None:
+        """The weight that the data give each label after the first, of mean one over the step; None without any."""
+        if self.step is None:
             return None
-        return segments(inputs["position_ids"])[:, 1:]
+        if self.step.current is None:
+            raise ValueError(
+                "the batch has no weights: its rows have no such column, or another collator was set after reweigh_sft."
+            )
+
+        def amount(labels: Tensor, weights: Tensor | None) -> Tensor:
+            assert weights is not None
+            return torch.where(labels[:, 1:] == -100, 0.0, weights.to(labels.device)[:, 1:]).sum().to(device)
+
+        return self.step.factor(amount) * self.step.current[:, 1:].to(device)
 
     def signal(self) -> Tensor | None:
         """What comes with the labels after the first: a column of the data, or the losses of the reference model."""
@@ -133,24 +174,28 @@ class _TokenWeights:
             )
         return self.beside.current[:, 1:]
 
-    def __call__(self, losses: Tensor, mask: Tensor, numbers: Tensor | None, signal: Tensor | None) -> Tensor:
+    def __call__(
+        self, losses: Tensor, mask: Tensor, numbers: Tensor | None, signal: Tensor | None, amounts: Tensor | None
+    ) -> Tensor:
         """A weight for each token, in the shape of the losses, without gradient; ignored tokens have loss zero."""
         weigher = self.weigher
         if weigher.objective.stateful:
             weigher.to(losses.device)
-        seen, amounts, rows = losses.flatten(), mask.flatten().to(losses.dtype), None
+        seen, real, rows = losses.flatten(), mask.flatten().to(losses.dtype), None
+        shares = real if amounts is None else real * amounts.flatten()
         if self.level == "sequence":
             of_rows = torch.arange(losses.shape[0], device=losses.device)[:, None].expand(losses.shape)
             rows = (of_rows if numbers is None else numbers).flatten()
-            sizes = sum_by_segment(amounts, rows)
-            seen = sum_by_segment(seen, rows) / sizes.clamp(min=1)
+            sizes = sum_by_segment(real, rows).clamp(min=1)
+            seen = sum_by_segment(seen, rows) / sizes
             if signal is not None:
-                signal = sum_by_segment((signal * mask).flatten(), rows) / sizes.clamp(min=1)
-            amounts = sizes
-        weigher(seen, sample_weight=amounts, signal=signal)
+                signal = sum_by_segment((signal * mask).flatten(), rows) / sizes
+            shares = sum_by_segment(shares, rows)
+        weigher(seen, sample_weight=shares, signal=signal)
         weights = weigher.weights
         assert weights is not None
-        return (weights if rows is None else weights[rows]).view_as(losses)
+        weights = (weights if rows is None else weights[rows]).view_as(losses)
+        return weights if amounts is None else weights * amounts
 
 
 class _Hook:
@@ -172,8 +217,8 @@ class _Hook:
         signal = weights.signal()
         if isinstance(weights.objective, Entropy):
             signal = output.entropy.detach() / math.log(classes_of(module))
-        losses = -log_probs.detach()
-        output.log_probs = log_probs * weights(losses, output.label_mask, weights.segments(keywords), signal)
+        losses, amounts = -log_probs.detach(), weights.amounts(log_probs.device)
+        output.log_probs = log_probs * weights(losses, output.label_mask, weights.segments(keywords), signal, amounts)
         return output
 
 
@@ -193,14 +238,16 @@ def _replace_head(host: Any, weights: _TokenWeights) -> None:
         if arguments or not (fused_lm_head and model.training and torch.is_grad_enabled()):
             return fused(*arguments, fused_lm_head=fused_lm_head, **inputs)
         objective, numbers, signal = weights.objective, weights.segments(inputs), weights.signal()
+        amounts = weights.amounts(model.get_output_embeddings().weight.device)
         options: dict[str, Any] = {"level": weights.level, "segments": numbers, "signal": signal, "reduction": "sum"}
+        options["sample_weight"] = amounts
         if objective.stateful:
             objective, options = Mean(), {"reduction": "none"}
         chunked = next_tokens(model, inputs, objective, entropies=True, **options)
         mask = inputs["labels"][:, 1:].to(chunked.losses.device) != -100
         if isinstance(objective, Entropy):
             signal = chunked.entropies / math.log(classes_of(model))
-        factors = weights(chunked.losses, mask, numbers, signal)
+        factors = weights(chunked.losses, mask, numbers, signal, amounts)
         if weights.objective.stateful:
             log_probs = -chunked.loss * factors
         else:

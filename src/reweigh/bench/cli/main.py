@@ -1,4 +1,4 @@
-"""The command line: `reweigh compare`, `judge`, `predict`, `run`, `report`, `list` and `data`.
+"""The command line: `reweigh compare`, `judge`, `predict`, `run`, `report`, `score`, `list` and `data`.
 
 Exit codes: 0 all is well, 1 some runs failed, 2 the call or its input is wrong, 70 a bug; 130 interrupted, 143
 terminated and 129 hung up, all three with what was finished on disk.
@@ -426,6 +426,64 @@ def report_command(
     else:
         report.write(results, out)
     _plainly(console, f"Report: {out}")
+    return 0
+
+
+@app.command(name="score")
+def score_command(
+    source: Annotated[Path, Positional, arg(metavar="DATA.JSONL")],
+    /,
+    model: Path,
+    out: Annotated[Path | None, arg(aliases=("-o",))] = None,
+    per: Literal["token", "row"] = "token",
+    column: str = "reference",
+    length: int = 0,
+    batch_size: int = 8,
+    device: str = "auto",
+    precision: Precision = "float32",
+) -> int:
+    """Write the losses of a causal language model beside the rows of a JSONL file: what `rho` weighs by.
+
+    Rows have `text`, `prompt` and `completion`, `messages`, of which the last one is learnt, or `input_ids`. One loss
+    per token comes with the tokens it belongs to, as `input_ids` and `labels`, and a trainer takes these as they are.
+
+    For example:
+        reweigh score --model base-model/ train.jsonl
+        reweigh score --model base-model/ train.jsonl --per row -o scored.jsonl
+
+    Args:
+        source: The rows, one JSON object per line.
+        model: A Hugging Face folder with a causal language model and its tokenizer: the reference.
+        out: Where to write the rows; DATA.scored.jsonl if not given.
+        per: One loss per token, or their mean for each row.
+        column: What the losses are called.
+        length: Tokens that a row is cut to; as many as the model has positions for if not given.
+        batch_size: Rows at once.
+        device: Where to run the model: auto takes an accelerator where there is one; cpu; cuda, cuda:1, mps.
+        precision: float32, or bfloat16 or float16 for the model's weights.
+    """
+    from rich.progress import Progress
+
+    from reweigh.bench.train import scoring
+
+    console = SafeConsole()
+    place = devices.chosen(device, precision, console)
+    page = source.with_suffix(".scored.jsonl") if out is None else out
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("scoring", total=None)
+        summary = scoring.score_file(
+            source,
+            page,
+            model,
+            per=per,
+            column=column,
+            length=length,
+            batch_size=batch_size,
+            device=place,
+            precision=precision,
+            tell=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    _plainly(console, f"{page}: {summary}")
     return 0
 
 

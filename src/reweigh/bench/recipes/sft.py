@@ -298,15 +298,15 @@ class Pretrained(nn.Module):
         """The hidden states."""
         return self.body(input_ids=ids, use_cache=False).last_hidden_state
 
-    def layer(self) -> dict[str, Any]:
+    def layer(self, hidden: Tensor) -> dict[str, Any]:
         """The last layer, as keywords of the loss."""
-        return self._last_layer(self.whole)._asdict()
+        return self._last_layer(self.whole, hidden)._asdict()
 
 
 class SmallDecoder(gpt.Decoder):
     """The decoder of the recipe `gpt`."""
 
-    def layer(self) -> dict[str, Any]:
+    def layer(self, hidden: Tensor) -> dict[str, Any]:
         """The last layer, as keywords of the loss."""
         return {"weight": self.head}
 
@@ -431,8 +431,8 @@ class FineTuning(TokenTraining):
         batch = self.training.take(torch.from_numpy(self.rows[step]))
         ids, targets = (part.to(self.device, non_blocking=True) for part in batch)
         reference = None if self.reference is None else self._losses(self.reference, ids, targets)
-        layer = self.model.layer()
-        return self.token_loss(self.model(ids), targets=targets, reference=reference, **layer)
+        hidden = self.model(ids)
+        return self.token_loss(hidden, targets=targets, reference=reference, **self.model.layer(hidden))
 
     def evaluate(self, *, last: bool) -> Record:
         """The plain loss of held-out sequences of both domains."""
@@ -471,8 +471,9 @@ class FineTuning(TokenTraining):
     @torch.no_grad()
     def _losses(self, model: SftModel, ids: Tensor, targets: Tensor) -> Tensor:
         """The plain loss of each target; zero where it does not count."""
-        layer = model.layer()
-        return chunked_tokens(model(ids), targets=targets, objective=Mean(), reduction="none", **layer).losses
+        hidden = model(ids)
+        layer = model.layer(hidden)
+        return chunked_tokens(hidden, targets=targets, objective=Mean(), reduction="none", **layer).losses
 
 
 def _passes(rows: int, steps: int, batch: int, draw: np.random.Generator) -> np.ndarray[Any, Any]:
