@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 TENSORFLOW := .venv-tensorflow
 RAY := .venv-ray
+LLM_HOSTS := .venv-llm-hosts
 OLDEST := .venv-oldest
 # One line of progress for each step; pip stays quiet unless it fails.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
@@ -16,7 +17,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow test-mutants test-oldest test-tensorflow test-ray dist lint format pins docs bench clean
+.PHONY: help demo test test-fast test-slow test-mutants test-oldest test-tensorflow test-ray test-llm-hosts dist lint format pins docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -98,6 +99,24 @@ $(RAY)/stamps/ready: pyproject.toml constraints.txt
 test-ray: $(RAY)/stamps/ready ## test runs on a Ray cluster, in an environment of its own
 	$(RAY)/bin/python -m pytest tests/bench/lab/test_ray.py
 
+# Programs that fine-tune language models pin each other's versions apart: an environment for each, with
+# what it imports on a CPU and without its GPU libraries.
+LLM_PROGRAMS := axolotl llamafactory swift torchtune
+$(LLM_HOSTS)/%/ready: tests/llm_hosts/%.txt constraints.txt pyproject.toml
+	@echo "==> making $(LLM_HOSTS)/$* and installing $* (once)"
+	@test -x $(LLM_HOSTS)/$*/bin/python || $(PYTHON) -m venv $(LLM_HOSTS)/$*
+	@$(LLM_HOSTS)/$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	@$(LLM_HOSTS)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r tests/llm_hosts/$*.txt \
+	  pytest pytest-timeout hypothesis
+	@$(LLM_HOSTS)/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  $$(sed -n 's/^# without dependencies: //p' tests/llm_hosts/$*.txt) -e .
+	@touch $@
+
+test-llm-hosts: $(LLM_PROGRAMS:%=$(LLM_HOSTS)/%/ready) ## test axolotl, LLaMA-Factory, ms-swift and torchtune, in environments of their own
+	@for program in $(LLM_PROGRAMS); do echo "==> $$program"; \
+	  PYTHONPATH=tests/llm_hosts:tests/llm_hosts/without_audio OMP_NUM_THREADS=1 \
+	  $(LLM_HOSTS)/$$program/bin/python -m pytest -q -W default tests/llm_hosts/test_$$program.py || exit 1; done
+
 lint: $(STAMPS)/dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -127,4 +146,4 @@ bench: $(STAMPS)/dev ## time the library against plain training and its peers; w
 	@for script in benchmarks/[!_]*.py; do echo "==> $$script"; $(BIN)/python $$script || exit 1; done
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(TENSORFLOW) $(RAY) $(OLDEST) docs/_build docs/generated demo dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(TENSORFLOW) $(RAY) $(LLM_HOSTS) $(OLDEST) docs/_build docs/generated demo dist .pytest_cache .ruff_cache

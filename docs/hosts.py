@@ -19,14 +19,19 @@ table. An empty cell has no test of its own.
 """
 _ROWS = "the unit is a row of a table"
 _ONE_PROCESS = "it trains in one process, in full precision and without a compiler of graphs"
+_NO_CLASSES = "corrections are for classes, and a language model is not used as a classifier of tokens"
+_TOKENS_ALONE = "its preparation of data keeps tokens and labels alone"
 #: What has no meaning in a host, and why.
 DOES_NOT_APPLY: dict[str, dict[tuple[str, ...], str]] = {
-    "TRL": {("post",): "corrections are for classes, and a language model is not used as a classifier of tokens"},
+    "LLaMA-Factory": {("post",): _NO_CLASSES, ("row weight", "token weight"): _TOKENS_ALONE},
+    "TRL": {("post",): _NO_CLASSES},
     "XGBoost, LightGBM, CatBoost": {
         ("token weight", "packing"): _ROWS,
         ("accumulation",): "each tree is grown on all rows",
         ("AMP", "compile", "DDP"): "gradients are NumPy arrays of all rows, handed over in one process",
     },
+    "axolotl": {("post",): _NO_CLASSES, ("row weight", "token weight"): _TOKENS_ALONE},
+    "ms-swift": {("post",): _NO_CLASSES},
     "scikit-learn": {
         ("token weight", "packing"): _ROWS,
         ("accumulation",): "`batch_size` is the batch of a step",
@@ -35,6 +40,10 @@ DOES_NOT_APPLY: dict[str, dict[tuple[str, ...], str]] = {
     "skorch": {
         ("packing",): "a criterion gets outputs and targets, and not where sequences start",
         ("DDP",): "it trains in one process; several are the business of Accelerate",
+    },
+    "torchtune": {
+        ("post",): _NO_CLASSES,
+        ("row weight", "token weight", "packing"): "a loss gets logits and labels alone",
     },
 }
 

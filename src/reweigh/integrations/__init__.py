@@ -8,29 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; a test keeps this list and the folder the same
     from reweigh.integrations import (
+        axolotl,
         boosting,
         causal,
         cleanlab,
         jax,
         keras,
         lightning,
+        llamafactory,
         logging,
         sklearn,
         skorch,
+        swift,
+        torchtune,
         transformers,
         trl,
     )
 
 __all__ = [
+    "axolotl",
     "boosting",
     "causal",
     "cleanlab",
     "jax",
     "keras",
     "lightning",
+    "llamafactory",
     "logging",
     "sklearn",
     "skorch",
+    "swift",
+    "torchtune",
     "transformers",
     "trl",
 ]
