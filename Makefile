@@ -115,7 +115,8 @@ $(LLM_HOSTS)/%/ready: tests/llm_hosts/%.txt constraints.txt pyproject.toml
 test-llm-hosts: $(LLM_PROGRAMS:%=$(LLM_HOSTS)/%/ready) ## test axolotl, LLaMA-Factory, ms-swift and torchtune, in environments of their own
 	@for program in $(LLM_PROGRAMS); do echo "==> $$program"; \
 	  PYTHONPATH=tests/llm_hosts:tests/llm_hosts/without_audio OMP_NUM_THREADS=1 \
-	  $(LLM_HOSTS)/$$program/bin/python -m pytest -q -W default tests/llm_hosts/test_$$program.py || exit 1; done
+	  $(LLM_HOSTS)/$$program/bin/python -m pytest -q -W default tests/llm_hosts/test_$$program.py tests/llm_hosts/test_peft.py \
+	  || exit 1; done
 
 lint: $(STAMPS)/dev ## check style and types
 	$(BIN)/ruff check .

@@ -47,10 +47,11 @@ def of_skorch(method):
 def of_jax(method):
     import jax.numpy as jnp
 
-    from reweigh.integrations.jax import value_and_grad
+    from reweigh.integrations.jax import init, value_and_grad
 
     losses = jnp.asarray(np.linspace(0.0, 4.0, 9))
-    return float(value_and_grad(lambda scale: scale * losses, method)(jnp.asarray(1.0))[0])
+    (value, _), _ = value_and_grad(lambda scale: scale * losses, method)(init(method), jnp.asarray(1.0))
+    return float(value)
 
 
 def of_xgboost(method):
@@ -67,7 +68,9 @@ def of_network(method):
     from reweigh.integrations.sklearn import RGDClassifier
 
     logits, labels = batch()
-    network = RGDClassifier(objective=method, hidden_layer_sizes=(4,), max_iter=2, random_state=0)
+    network = RGDClassifier(
+        objective=method, hidden_layer_sizes=(4,), max_iter=20, learning_rate_init=0.05, random_state=0
+    )
     return float(network.fit(logits.numpy(), labels.numpy()).predict_proba(logits.numpy()).var())
 
 
@@ -77,7 +80,7 @@ def of_refits(method):
     from reweigh.integrations.sklearn import ReweightedClassifier
 
     logits, labels = batch()
-    refitted = ReweightedClassifier(LogisticRegression(), objective=method, cv=None, max_iter=3, tol=1.0)
+    refitted = ReweightedClassifier(LogisticRegression(), objective=method, cv=None, max_iter=5, tol=1e-2)
     return float(refitted.fit(logits.numpy(), labels.numpy()).predict_proba(logits.numpy()).var())
 
 

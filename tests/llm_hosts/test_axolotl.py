@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,16 @@ import pytest
 pytest.importorskip("axolotl", reason="make test-llm-hosts has an environment for it")
 
 import torch
+import torch.nn.functional as F
 import yaml
 from axolotl.cli.config import load_cfg
 from axolotl.common.datasets import load_datasets
 from axolotl.train import train
 from tiny import RATE, TAU, instructions, parameters, rgd, save_model, save_rows, step_by_hand
+from transformers import AutoModelForCausalLM
+
+from reweigh.integrations import axolotl as adapter
+from reweigh.integrations._plugin import attach
 
 HOST = "axolotl"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llm_hosts" / "axolotl.yaml"
@@ -62,6 +68,43 @@ def test_the_step_is_that_of_a_loop_by_hand(loss, level, config, tmp_path):
     plain = step_by_hand(tmp_path / "model", rows_of(host), torch.ones_like, level=level)
     assert (plain - expected).abs().max() > 1e-3
     assert any("plain_loss" in log for log in host.state.log_history)
+
+
+@pytest.mark.shows(HOST, "packing")
+def test_packed_samples_are_weighed_on_their_own(config, tmp_path, monkeypatch):
+    """The loss of a packed batch as the model sees it: one weight for each run of positions."""
+    batches = []
+
+    def remembering(trainer, block):
+        attach(trainer, block)
+        compute = trainer.compute_loss
+
+        def compute_loss(model, inputs, *arguments, **keywords):
+            batches.append({name: value.clone() for name, value in inputs.items() if torch.is_tensor(value)})
+            return compute(model, inputs, *arguments, **keywords)
+
+        trainer.compute_loss = compute_loss
+
+    monkeypatch.setattr(adapter, "attach", remembering)
+    changes = {"sample_packing": True, "pad_to_sequence_len": True, "micro_batch_size": 1, "sequence_len": 512}
+    changes |= {"gradient_accumulation_steps": 1, "attn_implementation": "sdpa"}
+    config["reweigh"] = {"method": f"rgd:tau={TAU:g}", "level": "sequence"}
+    host = trained(config | changes, tmp_path)
+    (batch,) = batches
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").train()
+    labels, positions = batch.pop("labels")[0], batch["position_ids"][0]
+    losses = F.cross_entropy(model(**batch).logits[0, :-1], labels[1:].clamp(min=0), reduction="none")
+    starts = [0, *(i for i in range(1, len(positions)) if positions[i] <= positions[i - 1]), len(positions)]
+    total, count = torch.zeros(()), 0
+    for start, end in itertools.pairwise(starts):
+        real = [i - 1 for i in range(max(start, 1), end) if labels[i] != -100]
+        if real:
+            total = total + rgd(losses.detach()[real].mean()) * losses[real].sum()
+            count += len(real)
+    assert len(starts) > 5
+    (total / count).backward()
+    expected = torch.cat([(p - RATE * p.grad).detach().flatten() for p in model.parameters()])
+    assert (parameters(host.model) - expected).abs().max() < 1e-6
 
 
 def test_what_is_wrong_is_told(config, tmp_path):
