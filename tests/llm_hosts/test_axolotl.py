@@ -70,7 +70,6 @@ def test_the_step_is_that_of_a_loop_by_hand(loss, level, config, tmp_path):
     assert any("plain_loss" in log for log in host.state.log_history)
 
 
-@pytest.mark.shows(HOST, "packing")
 def test_packed_samples_are_weighed_on_their_own(config, tmp_path, monkeypatch):
     """The loss of a packed batch as the model sees it: one weight for each run of positions."""
     batches = []
