@@ -39,7 +39,7 @@ from transformers import (
     set_seed,
 )
 
-from reweigh.integrations.transformers import Loss, loss, watch
+from reweigh.integrations.transformers import TrainerLoss, loss, watch
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "xml")
 Text = tuple[str, str]  # and its label
@@ -164,7 +164,7 @@ def make_trainer(arguments: argparse.Namespace) -> Trainer:
     return trainer if trainer.compute_loss_func is None else watch(trainer)  # the second, for the logs
 
 
-def make_loss(arguments: argparse.Namespace) -> Loss | None:
+def make_loss(arguments: argparse.Namespace) -> TrainerLoss | None:
     if arguments.method:
         return loss(arguments.method, class_counts="auto")  # counted by `watch`
     return loss(tau=arguments.tau) if arguments.tau else None

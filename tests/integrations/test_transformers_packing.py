@@ -46,7 +46,7 @@ def test_rows_without_padding_are_the_sequences_one_by_one(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # the collator advises another attention
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_weight_per_sequence_where_a_row_holds_several(weighted, tmp_path):
-    """Told apart by their positions, with a weight of each sequence's own or without."""
+    """Separated by their positions, with a weight of each sequence's own or without."""
     model, network = llama(), llama()
     data = [{**row, "weight": 0.5 + number} for number, row in enumerate(sequences())] if weighted else sequences()
     settings = arguments(tmp_path, per_device_train_batch_size=4)

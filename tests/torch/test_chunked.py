@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reweigh
+from reweigh.method import cards
 from reweigh.torch import Reweighted, chunked_cross_entropy
 from reweigh.torch.chunked import chunked_tokens
 
@@ -73,6 +74,29 @@ def test_equals_the_plain_computation(text, level, chunk):
     assert abs(ours.item() - theirs.item()) < 1e-10
     found, wanted = (gradients(loss, hidden, weight, bias) for loss in (ours, theirs))
     assert largest_difference(found, wanted) < 1e-10
+
+
+def separable():
+    """The names of the family's objectives whose weights come from a unit's own loss, each at its defaults."""
+    names = [card.name for card in cards() if card.slot == "objective"]
+    made = {}
+    for name in names:
+        try:
+            made[name] = objective(name)
+        except ValueError:  # needs to know more of the data
+            continue
+    return [name for name, value in made.items() if value.separable and not value.stateful and not value.takes]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("text", separable())
+def test_every_separable_objective_of_the_family(text, level):
+    assert set(separable()) >= {"mean", "rgd", "dft", "redescending"}
+    hidden, weight, bias, targets = problem()
+    ours = chunked_cross_entropy(hidden, weight, targets, objective(text), bias=bias, level=level, chunk=5)
+    theirs = by_formula(text, hidden, weight, bias, targets, level)
+    assert abs(ours.item() - theirs.item()) < 1e-10
+    assert largest_difference(*(gradients(loss, hidden, weight, bias) for loss in (ours, theirs))) < 1e-10
 
 
 def test_hand_worked_rgd():
@@ -477,6 +501,7 @@ def test_autocast_takes_the_products_down_and_nothing_else():
         ("term:t=0.5", {"level": "sequence"}),
         ("entropy", {"softcap": 4.0, "sample_weight": torch.rand(3, 5)}),
         ("rgd", {"level": "sequence", "segments": torch.arange(15).view(3, 5) // 3, "scale": 0.5}),
+        ("dft", {"low_rank": (torch.rand(3, 5, 2, dtype=torch.float64), torch.rand(11, 2, dtype=torch.float64))}),
     ],
 )
 def test_compiled_in_one_graph(text, options):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reweigh.integrations.transformers import Loss, loss, watch
+from reweigh.integrations.transformers import TrainerLoss, loss, watch
 
 __all__ = ["attach", "loss_of"]
 
 _OPTIONS = ("method", "level", "reference")
 
 
-def loss_of(block: Any) -> Loss:
+def loss_of(block: Any) -> TrainerLoss:
     """The loss that a block of a configuration asks for.
 
     Parameters
@@ -40,7 +40,7 @@ def loss_of(block: Any) -> Loss:
     return loss(options["method"], level=options.get("level"), reference=reference)
 
 
-def attach(trainer: Any, block: Any) -> Loss:
+def attach(trainer: Any, block: Any) -> TrainerLoss:
     """Let a `transformers.Trainer` descend the loss that a block asks for, and log what the weights do."""
     taken = getattr(trainer, "compute_loss_func", None)
     if taken is not None:

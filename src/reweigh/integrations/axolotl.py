@@ -28,7 +28,7 @@ class ReweighPlugin(BasePlugin):  # pyright: ignore[reportUntypedBaseClass]
     """Re-weights the loss of axolotl's trainer.
 
     The block `reweigh` of the configuration is a method's text or a mapping with `method`, `level` and `reference`.
-    Packed samples are told apart by their positions. Fused losses (Liger, Cut Cross Entropy) never make the logits that
+    Packed samples are separated by their positions. Fused losses (Liger, Cut Cross Entropy) never make the logits that
     weights are computed from, and are refused.
     """
 

@@ -36,7 +36,7 @@ def register(
         A method's text, such as `"rgd:tau=3"`.
     level
         Which unit gets a weight: a token, unless given, or a sequence by its mean loss; packed and padding-free
-        sequences are told apart by their positions.
+        sequences are separated by their positions.
     reference
         A Hugging Face folder with the model whose losses objectives such as `rho` weigh by.
     name

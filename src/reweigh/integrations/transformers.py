@@ -103,7 +103,7 @@ def loss(
     level
         Which unit gets a weight where labels have two axes: `"token"`, each on its own, or `"sequence"`, the row by its
         mean loss. Both divide by the number of tokens. Where rows hold several sequences, in packed or padding-free
-        training, `watch` tells them apart by the batch's `position_ids` or `cu_seq_lens_q`. By default a label of rank
+        training, `watch` separates them by the batch's `position_ids` or `cu_seq_lens_q`. By default a label of rank
         one is an example, an integer label of rank two a token, and a row of numbers (several values or classes per
         example) an example.
     shift
@@ -580,7 +580,7 @@ def watch(trainer: AnyTrainer, *, window: int = 32) -> AnyTrainer:
     return trainer
 
 
-def follow_and_log(trainer: Any, function: Loss, *, window: int = 32) -> None:
+def follow_and_log(trainer: Any, function: TrainerLoss, *, window: int = 32) -> None:
     """Let a loss take over from its trainer what it is not told, and put a log of its weights among the callbacks."""
     _check_collator(trainer)
     function.follow(trainer)

@@ -18,6 +18,8 @@ from reweigh.bench.report.plane import PlanePoint, plane
 
 LEARNT, KEPT = "test/loss", "kept/loss"
 _UNIT = Unit(scale=1.0, digits=3)
+#: How many times the median difference to plain fine-tuning a row may lie away and still be drawn.
+_FAR = 20.0
 _AXES = ("loss on the new domain", "loss on the old domain")
 
 
@@ -61,11 +63,37 @@ def _mean(row: RowResults, key: str) -> float:
     return float(np.mean([outcome.score(key) for outcome in row.outcomes.values()]))
 
 
+def _far_out(column: ColumnResults) -> list[str]:
+    """Rows so far from plain fine-tuning on either side that a picture with them would show nothing else."""
+    if plan.BASELINE not in column.rows:
+        return []
+    far: set[str] = set()
+    for key in (LEARNT, KEPT):
+        plain = _mean(column.rows[plan.BASELINE], key)
+        gaps = {
+            label: abs(_mean(row, key) - plain)
+            for label, row in column.rows.items()
+            if label != plan.BASELINE and label not in plan.CONTROLS
+        }
+        far |= {label for label, gap in gaps.items() if gap > _FAR * float(np.median(list(gaps.values())))}
+    return [label for label in column.rows if label in far]
+
+
+def _outside(results: Results, column: ColumnResults) -> str:
+    """A sentence about the rows that are not in the pictures."""
+    rows = [
+        f"{shown(results.table, label)} at {_mean(column.rows[label], LEARNT):.3f} on the new domain and "
+        f"{_mean(column.rows[label], KEPT):.3f} on the old one"
+        for label in _far_out(column)
+    ]
+    return f" Too far out to be drawn: {'; '.join(rows)}." if rows else ""
+
+
 def _end(results: Results, column: ColumnResults) -> Figure:
     styles = looks(results)
     points = []
     for label, row in column.rows.items():
-        if label in plan.CONTROLS:
+        if label in plan.CONTROLS or label in _far_out(column):
             continue
         spans = [_span(results, column, label, key) for key in (LEARNT, KEPT)]
         points.append(
@@ -83,7 +111,7 @@ def _end(results: Results, column: ColumnResults) -> Figure:
         markup=plane(points, names=_AXES, units=(_UNIT, _UNIT)),
         caption="At the end of training, each row at the learning rate that the new domain's validation text chose. "
         "Left is better learnt, low is better kept. Crosses are the 95 % intervals of the paired difference to plain "
-        "fine-tuning, around its number.",
+        "fine-tuning, around its number." + _outside(results, column),
     )
 
 
@@ -100,7 +128,8 @@ def _span(results: Results, column: ColumnResults, label: str, key: str) -> tupl
 def _way(results: Results, column: ColumnResults) -> Figure:
     """Both losses from the base model to the end of training, mean over seeds."""
     styles = looks(results)
-    ways = {label: _path(row) for label, row in column.rows.items() if label not in plan.CONTROLS}
+    left_out = (*plan.CONTROLS, *_far_out(column))
+    ways = {label: _path(row) for label, row in column.rows.items() if label not in left_out}
     xs, ys = ([value for way in ways.values() for value in way[axis]] for axis in (0, 1))
 
     def draw(width: float, height: float, letters: int) -> Markup:
@@ -124,7 +153,7 @@ def _way(results: Results, column: ColumnResults) -> Figure:
         title=f"The way there, {column.name}",
         markup=for_widths(draw),
         caption="Both losses from the base model, at the right, to the end of training, mean over seeds. A row whose "
-        "line runs below another's keeps more at the same loss on the new domain.",
+        "line runs below another's keeps more at the same loss on the new domain." + _outside(results, column),
     )
 
 
