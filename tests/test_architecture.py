@@ -36,7 +36,7 @@ BENCH_ORDER = [
     *("errors", "limits", "spreadsheet", "files", "registry", "draws", "tables", "catalogue", "models", "train"),
     *("lab", "report", "recipes", "compare", "own", "cli"),
 ]
-#: Private modules that a room above may use: how states and sums are handled is shared by all hosts, and is not for users.
+#: Private modules that a room above may use: how states and sums are handled is shared by all hosts, not by users.
 SHARED = {
     "reweigh.objectives._base": {"torch", "integrations", "bench"},
     "reweigh.torch._criterion": {"integrations"},

@@ -14,8 +14,8 @@ FORMAT = 1
 
 def cache_folder() -> Path:
     """`REWEIGH_CACHE`, or the user's cache folder of this platform."""
-    if given := os.environ.get("REWEIGH_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("REWEIGH_CACHE"):
+        return Path(folder).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":

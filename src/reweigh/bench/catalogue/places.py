@@ -171,8 +171,8 @@ def _official(module: ModuleType, root: Path | None, options: Mapping[str, Any])
 
 def _is_cached(name: str, package: Package) -> bool:
     """Whether the cache has the package, or what was made of it."""
-    made = (package_path(package), decoded_path(name, package), unpacked_path(name, package))
-    return any(path.exists() for path in made)
+    paths = (package_path(package), decoded_path(name, package), unpacked_path(name, package))
+    return any(path.exists() for path in paths)
 
 
 def _cached(

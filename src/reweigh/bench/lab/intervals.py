@@ -211,10 +211,10 @@ def _tested(ours: Array, baseline: Array, classes: Array | None, folds: Array | 
     differences = first - second
     begun = np.isfinite(differences).any(1)
     differences, dealt = differences[begun], dealt[begun]
-    kept = np.isfinite(differences).any(0)
-    if not kept.any():
+    tested = np.isfinite(differences).any(0)
+    if not tested.any():
         raise ValueError("no row has been tested by both methods.")
-    return differences[:, kept], labels[kept], dealt[:, kept]
+    return differences[:, tested], labels[tested], dealt[:, tested]
 
 
 def _error_parts(

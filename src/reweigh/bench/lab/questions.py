@@ -46,9 +46,9 @@ def store(root: Path, question: Question, runs: Iterable[Spec]) -> Path:
     name = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
     path = root / question.recipe / _FOLDER / f"{name}.json"
     # A command that is interrupted early must not lose sight of what an earlier one had finished.
-    known = _read(path).runs if path.exists() else ()
-    ids = list(dict.fromkeys((*known, *(spec.id for spec in runs))))
-    if not path.exists() or len(ids) > len(known):  # what is finished can be reported from a read-only disk
+    earlier = _read(path).runs if path.exists() else ()
+    ids = list(dict.fromkeys((*earlier, *(spec.id for spec in runs))))
+    if not path.exists() or len(ids) > len(earlier):  # what is finished can be reported from a read-only disk
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({**values, "runs": ids, "changed": time.time()}, indent=1, sort_keys=True))
     return path

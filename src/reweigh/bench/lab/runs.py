@@ -124,10 +124,10 @@ class Run:
         if self.directory / "done" not in files:
             return None
         state = (self.spec.id, *((str(path), *_stamp(path)) for path in files))
-        known = _judged.get(self.directory)
-        if known is None or known[0] != state:
-            known = _judged[self.directory] = (state, _judge(self, files))
-        return known[1]
+        cached = _judged.get(self.directory)
+        if cached is None or cached[0] != state:
+            cached = _judged[self.directory] = (state, _judge(self, files))
+        return cached[1]
 
     @property
     def pruned(self) -> bool:
@@ -229,11 +229,11 @@ class RunWriter:
 
     def rewind(self, count: int) -> bool:
         """Drop all records but the first so many; False, and all are dropped, if there are not so many to be read."""
-        kept = _readable_lines(self._lines)[:count]
-        whole = len(kept) == count
-        kept = kept if whole else []
-        self._count = len(kept)
-        write_atomically(self._lines, "".join(_line(record) for record in kept))
+        records = _readable_lines(self._lines)[:count]
+        whole = len(records) == count
+        records = records if whole else []
+        self._count = len(records)
+        write_atomically(self._lines, "".join(_line(record) for record in records))
         return whole
 
     def record(self, record: Record, *, synced: bool = True) -> None:

@@ -13,8 +13,8 @@ _SHARES = ("accuracy", "auc", "f1", "recall", "precision", "error_rate", "score"
 
 def is_share(metric: str, values: Iterable[float]) -> bool:
     """Whether numbers of a metric are shares of one, which are written in percent; the paper's are."""
-    known = any(share in metric.rpartition("/")[2] for share in _SHARES)
-    return known and all(0 <= v <= 1 for v in values if math.isfinite(v))
+    is_share = any(share in metric.rpartition("/")[2] for share in _SHARES)
+    return is_share and all(0 <= v <= 1 for v in values if math.isfinite(v))
 
 
 @dataclass(frozen=True, kw_only=True)

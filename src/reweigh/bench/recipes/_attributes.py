@@ -59,8 +59,8 @@ class Attributes:
             if column.kind == "text":
                 raise TableError(f"column {quoted(column.name)} holds free text, which is not one attribute.")
             cells = frame.get_column(column.name).gather(rows)
-            known = None if _is_number(cells) else cells_as.words(cells).drop_nulls().unique().to_list()
-            levels = None if known is None else tuple(sorted(known))
+            words = None if _is_number(cells) else cells_as.words(cells).drop_nulls().unique().to_list()
+            levels = None if words is None else tuple(sorted(words))
             columns.append((column.name, levels, StandardScaling.fit(_codes(cells, levels))))
         return cls(columns=tuple(columns))
 

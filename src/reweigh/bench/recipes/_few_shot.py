@@ -114,11 +114,11 @@ class ImageTasks(Tasks):
         keeper.array("test_tasks", self.pools["test"].astype(np.int32))
         hardest = np.argsort(scores, kind="stable")[:_PICTURES]
         pictures = [self._picture(task, outputs[task]) for task in hardest]
-        support, query, taken = (np.stack(parts) for parts in zip(*pictures, strict=True))
+        support, query, predicted = (np.stack(parts) for parts in zip(*pictures, strict=True))
         keeper.array("hardest", hardest.astype(np.int32))
         keeper.array("hardest_support", support)
         keeper.array("hardest_query", query)
-        keeper.array("hardest_taken_for", taken.astype(np.int32))
+        keeper.array("hardest_taken_for", predicted.astype(np.int32))
 
     def _picture(self, task: int, outputs: Tensor) -> tuple[Floats, Floats, Floats]:
         """Of one test task: an example of each class, its query that went worst, and what that was taken for."""
@@ -129,8 +129,8 @@ class ImageTasks(Tasks):
         margin = answers.gather(2, truth.expand(-1, answers.shape[1], 1))[..., 0] - answers.amax(-1)
         chosen = margin.argmin(1)
         queries = images[torch.arange(ways), shots + chosen]
-        taken = answers[torch.arange(ways), chosen].argmax(-1)
-        return images[:, 0].numpy(), queries.numpy(), taken.numpy()
+        predicted = answers[torch.arange(ways), chosen].argmax(-1)
+        return images[:, 0].numpy(), queries.numpy(), predicted.numpy()
 
     def _tasks(self, part: str, shape: Shape, count: int, rng: np.random.Generator) -> Floats:
         """Tasks as indices; a class number counts classes of the part times turns."""

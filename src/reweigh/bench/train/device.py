@@ -52,8 +52,8 @@ def use_one_of(name: str, accelerators: int, number: int) -> None:
     if name == "cpu" or accelerators < 2:
         use(name)
         return
-    kind, _, given = name.partition(":")
-    index = int(given) if given else number % accelerators
+    kind, _, index_text = name.partition(":")
+    index = int(index_text) if index_text else number % accelerators
     if kind == "cuda":  # so that no library that is called here can reach for the device of another process
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[index] if len(visible) == accelerators else str(index)

@@ -34,9 +34,9 @@ def kept(key: str, compute: Callable[[], Array]) -> Array:
     """The array of this key, from the cache or else computed and put there."""
     path = cache_folder() / "features" / f"activations-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
     if not path.exists():
-        made = compute()
+        features = compute()
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.save(file, made, allow_pickle=False)
+            np.save(file, features, allow_pickle=False)
     return np.load(path, allow_pickle=False)
 
 

@@ -96,13 +96,13 @@ def encode(row: Mapping[str, Any], tokenizer: Any) -> TokenRow:
 def padded(rows: Sequence[TokenRow], length: int) -> Examples:
     """Rows cut to `length + 1` tokens and padded on the right; rows in which nothing is left to predict are dropped."""
     cut = [TokenRow(row.ids[: length + 1], row.labels[: length + 1]) for row in rows]
-    kept = [row for row in cut if any(label != IGNORED for label in row.labels[1:])]
-    if not kept:
+    usable = [row for row in cut if any(label != IGNORED for label in row.labels[1:])]
+    if not usable:
         raise UserError(f"no row has a token to predict among its first {length + 1}. Take a larger `length`.")
-    width = max(len(row.ids) for row in kept) - 1
-    ids = torch.zeros(len(kept), width, dtype=torch.long)
-    targets = torch.full((len(kept), width), IGNORED)
-    for i, row in enumerate(kept):
+    width = max(len(row.ids) for row in usable) - 1
+    ids = torch.zeros(len(usable), width, dtype=torch.long)
+    targets = torch.full((len(usable), width), IGNORED)
+    for i, row in enumerate(usable):
         ids[i, : len(row.ids) - 1] = torch.tensor(row.ids[:-1])
         targets[i, : len(row.ids) - 1] = torch.tensor(row.labels[1:])
     return Examples(ids, targets)

@@ -324,9 +324,9 @@ class StackedSupervised(StackedDriver[Member]):
             outputs = {part: self.model.predict(chosen, getattr(task, f"x_{part}"), self.device) for part in task.parts}
             outputs = self._corrected(chosen, task, outputs)
             if self.training.final_only:
-                kept = {part: of_part.float().cpu().numpy() for part, of_part in outputs.items()}
+                arrays = {part: of_part.float().cpu().numpy() for part, of_part in outputs.items()}
                 for i, k in enumerate(chosen):
-                    records[k]["arrays"] = {f"{part}_outputs": of_part[i] for part, of_part in kept.items()}
+                    records[k]["arrays"] = {f"{part}_outputs": of_part[i] for part, of_part in arrays.items()}
             for part, of_part in outputs.items():
                 for k, own in zip(chosen, task.score_each(part, of_part), strict=True):
                     records[k] |= {f"{part}/{name}": value for name, value in own.items()}
@@ -580,8 +580,8 @@ def _by_identity(values: Sequence[Any]) -> list[tuple[list[int], Any]]:
 
 def _stack(tensors: Sequence[Tensor | None]) -> Tensor | None:
     """One tensor per member, or None if one has none."""
-    given = [t for t in tensors if t is not None]
-    return torch.stack(given) if len(given) == len(tensors) else None
+    present = [t for t in tensors if t is not None]
+    return torch.stack(present) if len(present) == len(tensors) else None
 
 
 def _stack_scales(members: Sequence[Peer], steps: int, dtype: torch.dtype) -> Tensor | None:

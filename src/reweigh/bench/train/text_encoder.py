@@ -92,11 +92,11 @@ class TextEncoder:
             return EncodedTexts(dict(encoded), labels)
         digest = hashlib.sha256(f"1 {self.name} {self.frozen} {self.length}".encode())
         digest.update(encoded["input_ids"].numpy().tobytes())
-        kept = cache_folder() / "features" / f"{digest.hexdigest()[:16]}.npy"
-        if not kept.exists():
-            with replacing(kept) as temporary, temporary.open("wb") as file:
+        cached = cache_folder() / "features" / f"{digest.hexdigest()[:16]}.npy"
+        if not cached.exists():
+            with replacing(cached) as temporary, temporary.open("wb") as file:
                 np.save(file, self._features(encoded), allow_pickle=False)
-        hidden = torch.from_numpy(np.load(kept, allow_pickle=False))
+        hidden = torch.from_numpy(np.load(cached, allow_pickle=False))
         return EncodedTexts({"inputs_embeds": hidden, "attention_mask": encoded["attention_mask"]}, labels)
 
     def model(self, classes: int) -> nn.Module:

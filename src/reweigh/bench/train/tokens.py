@@ -63,8 +63,8 @@ def tokens(corpus: Corpus, vocabulary: int) -> Tokens:
     for documents in parts.values():
         for text in documents:
             digest.update(hashlib.sha256(text.encode()).digest())
-    kept = cache_folder() / "tokens" / digest.hexdigest()[:16]
-    path, ids_path = kept.with_suffix(".json"), kept.with_suffix(".npz")
+    cached = cache_folder() / "tokens" / digest.hexdigest()[:16]
+    path, ids_path = cached.with_suffix(".json"), cached.with_suffix(".npz")
     if not (path.exists() and ids_path.exists()):
         tokenizer = learn(parts["train"], vocabulary)
         encoded = {name: _encoded(tokenizer, documents) for name, documents in parts.items()}

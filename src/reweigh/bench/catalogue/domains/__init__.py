@@ -1,6 +1,6 @@
 """Data with several domains. `read` gives the names of the classes and the domains.
 
-A file's `read(given, **options)` takes the data set that it is made from, the official files, or the paths of its
+A file's `read(sources, **options)` takes the data set that it is made from, the official files, or the paths of its
 packages.
 """
 
@@ -80,8 +80,8 @@ VALUE = Domains
 
 def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, Any]) -> Domains:
     """Domains from another data set, official files or packages."""
-    given = origin.base or origin.files or [package_path(package) for package in origin.packages]
-    classes, domains = module.read(given, **options)
+    sources = origin.base or origin.files or [package_path(package) for package in origin.packages]
+    classes, domains = module.read(sources, **options)
     return Domains(
         **origin.about(name),
         domains=domains,

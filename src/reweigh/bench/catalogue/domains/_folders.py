@@ -76,13 +76,13 @@ def _decoded(paths: Sequence[Path], size: int) -> Array:
     for path in paths:
         stat = path.stat()
         digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    kept = cache_folder() / "features" / f"images-{digest.hexdigest()[:16]}.npy"
-    if not kept.exists():
-        with replacing(kept) as temporary:
+    cached = cache_folder() / "features" / f"images-{digest.hexdigest()[:16]}.npy"
+    if not cached.exists():
+        with replacing(cached) as temporary:
             shape = (len(paths), size, size, 3)
             # np.save would add .npy to the temporary name; a memory map takes the name as it is.
             whole = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
             for i in range(0, len(paths), _CHUNK):
                 whole[i : i + _CHUNK] = pixels(paths[i : i + _CHUNK], size, grey=False)
             whole.flush()
-    return np.load(kept, mmap_mode="r", allow_pickle=False)
+    return np.load(cached, mmap_mode="r", allow_pickle=False)

@@ -121,12 +121,12 @@ def _svg(icon: Any, width: int, height: int) -> str:
 def _kept(sets: list[dict[str, str]], shared: list[str], size: int) -> Array:
     """The pictures, `(styles, emoji, size, size, 3)`, drawn once and kept in the cache."""
     digest = hashlib.sha256(f"1 {size} {[p.sha256 for p in CARD.packages]} {shared}".encode())
-    kept = cache_folder() / "features" / f"emoji4d-{digest.hexdigest()[:16]}.npy"
-    if not kept.exists():
+    cached = cache_folder() / "features" / f"emoji4d-{digest.hexdigest()[:16]}.npy"
+    if not cached.exists():
         drawn = np.stack([np.stack([_drawn(bodies[name], size) for name in shared]) for bodies in sets])
-        with replacing(kept) as temporary, temporary.open("wb") as file:
+        with replacing(cached) as temporary, temporary.open("wb") as file:
             np.save(file, drawn, allow_pickle=False)
-    return np.load(kept, allow_pickle=False)
+    return np.load(cached, allow_pickle=False)
 
 
 def _drawn(svg: str, size: int) -> Array:

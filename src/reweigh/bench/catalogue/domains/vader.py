@@ -57,10 +57,10 @@ def read(packages: Sequence[Path], features: int = 1024, rows: int = 0) -> tuple
     vectorizer = HashingVectorizer(n_features=features, ngram_range=(1, 2), alternate_sign=False)
     domains: list[Domain] = []
     for name, (texts, ratings) in _texts(packages[0].read_bytes()).items():
-        kept = [i for i, rating in enumerate(ratings) if rating != 0][: rows or None]
-        counts: Any = vectorizer.transform([texts[i] for i in kept])
+        rated = [i for i, rating in enumerate(ratings) if rating != 0][: rows or None]
+        counts: Any = vectorizer.transform([texts[i] for i in rated])
         x = np.asarray(counts.todense(), np.float32)
-        y = np.array([int(ratings[i] > 0) for i in kept], np.int64)
+        y = np.array([int(ratings[i] > 0) for i in rated], np.int64)
         domains.append(Domain(name=name, x=x, y=y))
     return ("negative", "positive"), domains
 

@@ -101,17 +101,17 @@ def build(name: str, module: ModuleType, origin: Origin, options: Mapping[str, A
 
 def _decoded(name: str, package: Package, reader: Callable[[Path], Arrays]) -> Arrays:
     """The arrays of a package, which are decoded once and then kept next to it."""
-    kept = decoded_path(name, package)
-    if kept.exists():
+    decoded = decoded_path(name, package)
+    if decoded.exists():
         try:
-            with kept.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            with decoded.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 *parts, classes = (file[part] for part in Arrays._fields)
                 return Arrays(parts[0], parts[1], parts[2], parts[3], tuple(classes.tolist()))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            kept.unlink(missing_ok=True)  # damaged on disk: the package still has everything
+            decoded.unlink(missing_ok=True)  # damaged on disk: the package still has everything
     arrays = reader(verified(name, package))
     try:
-        with replacing(kept) as temporary, temporary.open("wb") as file:
+        with replacing(decoded) as temporary, temporary.open("wb") as file:
             stored: dict[str, Any] = {**arrays._asdict(), "classes": np.array(arrays.classes)}
             np.savez(file, **stored)
     except OSError:

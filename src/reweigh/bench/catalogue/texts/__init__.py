@@ -143,10 +143,10 @@ def part(frame: pl.DataFrame, first: str, label: str, classes: Sequence[str], se
     import polars as pl
 
     columns = [first, label, *([second] if second else [])]
-    kept = frame.select(columns).drop_nulls().filter(pl.col(label).is_in(list(classes)))
+    rows = frame.select(columns).drop_nulls().filter(pl.col(label).is_in(list(classes)))
     index = {name: i for i, name in enumerate(classes)}
-    labels = np.array([index[name] for name in kept.get_column(label)], np.int64)
-    return TextPart(kept.get_column(first).to_list(), labels, kept.get_column(second).to_list() if second else None)
+    labels = np.array([index[name] for name in rows.get_column(label)], np.int64)
+    return TextPart(rows.get_column(first).to_list(), labels, rows.get_column(second).to_list() if second else None)
 
 
 def _others(kind: str) -> str:

@@ -33,7 +33,7 @@ def read(contents: Mapping[str, bytes], variant: str = "imbalanced") -> Labelled
     index = {name: i for i, name in enumerate(classes)}
 
     def of(name: str) -> TextPart:
-        kept = [(text, index[intent]) for text, intent in content[name] if intent in index]
-        return TextPart([text for text, _ in kept], np.array([i for _, i in kept], np.int64))
+        labelled = [(text, index[intent]) for text, intent in content[name] if intent in index]
+        return TextPart([text for text, _ in labelled], np.array([i for _, i in labelled], np.int64))
 
     return Labelled(train=of("train"), val=of("val"), test=of("test"), classes=classes)

@@ -34,10 +34,10 @@ def _lines(documents: list[str]) -> Labelled:
     """Which document does a line come from? A question for trying things out; every third line is for testing."""
     lines = [(line.strip(), i) for i, text in enumerate(documents) for line in text.splitlines()]
     once = dict(reversed(lines))  # a line that occurs twice must not be in both parts
-    kept = [(line, i) for line, i in once.items() if len(re.findall(r"[a-z]{3,}", line)) >= 4]
+    sentences = [(line, i) for line, i in once.items() if len(re.findall(r"[a-z]{3,}", line)) >= 4]
 
     def of(rests: tuple[int, ...]) -> TextPart:
-        chosen = [pair for position, pair in enumerate(kept) if position % 3 in rests]
+        chosen = [pair for position, pair in enumerate(sentences) if position % 3 in rests]
         return TextPart([line for line, _ in chosen], np.array([i for _, i in chosen], np.int64))
 
     names = tuple(f"text {i + 1}" for i in range(len(documents)))

@@ -77,8 +77,8 @@ def load_into(model: nn.Module, name: str) -> None:
     file = sorted(catalogue.load(name, PretrainedWeights).folder.glob("*.pth"))[0]
     published: dict[str, torch.Tensor] = torch.load(file, weights_only=True, map_location="cpu")
     own = {key: value for key, value in model.state_dict().items() if not key.startswith("head.")}
-    given = list(published.items())[: len(own)]
-    for (key, mine), (theirs, value) in zip(own.items(), given, strict=True):
+    weights = list(published.items())[: len(own)]
+    for (key, mine), (theirs, value) in zip(own.items(), weights, strict=True):
         if mine.shape != value.shape:
             raise UserError(
                 f"the weights of {name} do not fit: {theirs} is {tuple(value.shape)} where {key} is "

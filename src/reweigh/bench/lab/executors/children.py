@@ -174,9 +174,9 @@ class _Output:
         with self._lock:
             tail = b"".join(self._tail)[-_KEPT:]
             gap = b"\n[...]\n" if self._dropped or len(b"".join(self._tail)) > _KEPT else b""
-            taken = self._head + gap + tail
+            text = self._head + gap + tail
             self._reset()
-        return taken
+        return text
 
     def close(self) -> None:
         """Stop reading; the process has ended."""

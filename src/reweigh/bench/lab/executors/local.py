@@ -192,10 +192,10 @@ def execute(
     display.stage(title, [to_do(g) for g in groups], len(over))
     failures: list[Failure] = []
     waiting = {workers.submit(g, root): g for g in groups}
-    taken: list[list[Spec]] = []
+    held_elsewhere: list[list[Spec]] = []
     deaths = _Deaths()
     ended = set(over)  # to count what is over, without a look at thousands of runs that have not begun
-    while waiting or taken or deaths.alone:
+    while waiting or held_elsewhere or deaths.alone:
         if deadline is not None and clock() > deadline:
             raise OutOfTimeError(f"time ran out during: {title}")
         if not waiting and deaths.alone:
@@ -203,8 +203,8 @@ def execute(
             waiting = {workers.submit(group, root): group}
         elif not waiting:
             time.sleep(_PATIENCE)
-            waiting = {workers.submit(g, root): g for g in taken if not _done(g, root)}
-            taken = []
+            waiting = {workers.submit(g, root): g for g in held_elsewhere if not _done(g, root)}
+            held_elsewhere = []
         finished, _ = concurrent.futures.wait(waiting, timeout=0.5, return_when="FIRST_COMPLETED")
         for group in deaths.sort(waiting, finished, workers.jobs):
             waiting[workers.submit(group, root)] = group
@@ -212,12 +212,12 @@ def execute(
             group = waiting.pop(future)
             ended.update(s.id for s in group if runs[s.id].over)
             if future.exception() is None and future.result() is None:
-                taken.append(group)
+                held_elsewhere.append(group)
             else:
                 failures += _failures(future, group, display)
         # A cluster does not say which of the futures it has begun with; it begins with the first.
         running = [g for future, g in waiting.items() if future.running()] or list(waiting.values())
-        running += taken
+        running += held_elsewhere
         running = running[: workers.jobs]
         ended.update(s.id for g in running for s in g if s.id not in ended and runs[s.id].over)
         display.update([(to_do(g), _newest(g[0], root)) for g in running], len(ended))

@@ -62,10 +62,10 @@ class SlurmWorkers:
             self._executor: Any = submitit.AutoExecutor(folder=self._root / "slurm", cluster=cluster)
         except RuntimeError as error:
             raise UserError(f"`--executor slurm` needs a machine from which jobs can be submitted: {error}.") from None
-        given = {"timeout_min": 24 * 60, "name": "reweigh", **_options(options)}
+        parameters = {"timeout_min": 24 * 60, "name": "reweigh", **_options(options)}
         if cluster == "slurm":
-            given["slurm_array_parallelism"] = self.jobs
-        self._executor.update_parameters(**given)
+            parameters["slurm_array_parallelism"] = self.jobs
+        self._executor.update_parameters(**parameters)
         self._pending: list[tuple[PendingRuns, tuple[Any, ...]]] = []
         self._waiting: dict[PendingRuns, Any] = {}
         self._lock = threading.Lock()
