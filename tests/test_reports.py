@@ -20,6 +20,7 @@ PAGES = {
     "Few-shot tasks": ("meta",),
     "Language models from scratch": ("gpt", "bert"),
     "Fine-tuning on texts": ("glue",),
+    "Fine-tuning on a new domain": ("sft",),
     "Tables and self-supervision": ("tabular",),
     "Unseen domains": ("domains",),
     "ImageNet's recipe, small": ("imagenet",),

@@ -249,8 +249,8 @@ def test_any_folder_is_tuned_with_matrices_of_low_rank(tmp_path):
 # --- the page ---
 
 
-def test_the_page_tells_what_is_learnt_and_what_is_kept(tmp_path):
-    ends = {"mean": (3.0, 3.5), sft.PRIMARY: (2.9, 3.6), "dft": (3.2, 3.1), "rho": (2.8, 3.2)}
+def page_of(ends, tmp_path):
+    """Results with these losses on the new and the old domain at the end."""
     settings = dataclasses.asdict(sft.PRESETS["smoke"])
     for label, (learnt, kept) in ends.items():
         for seed in range(4):
@@ -270,6 +270,12 @@ def test_the_page_tells_what_is_learnt_and_what_is_kept(tmp_path):
                 writer.record({"epoch": 2, **ending})
                 writer.finish({"seconds": 1.0})
     (results,) = results_of(tmp_path, "sft")
+    return results
+
+
+def test_the_page_tells_what_is_learnt_and_what_is_kept(tmp_path):
+    ends = {"mean": (3.0, 3.5), sft.PRIMARY: (2.9, 3.6), "dft": (3.2, 3.1), "rho": (2.8, 3.2)}
+    results = page_of(ends, tmp_path)
     assert (
         "learnt better by rgd, tokens, rho; more of the old one is kept by dft, rho; both by rho." in results.headline
     )
@@ -279,3 +285,15 @@ def test_the_page_tells_what_is_learnt_and_what_is_kept(tmp_path):
     assert way.markup.count('class="line') >= 4
     assert "base model" in numbers.markup
     assert "+0.1" in numbers.markup
+    assert "Too far out" not in end.caption
+
+
+def test_a_row_that_is_far_out_is_named_and_not_drawn(tmp_path):
+    """One row at ten times the loss would leave all others in one spot."""
+    ends = {"mean": (3.0, 3.5), sft.PRIMARY: (2.9, 3.6), "dft": (30.0, 31.0), "rho": (2.8, 3.2)}
+    end, way, numbers = page_of(ends, tmp_path).extra
+    for figure in (end, way):
+        assert "Too far out to be drawn: dft at 30.0" in figure.caption
+        assert "dft" not in figure.markup
+        assert "rho" in figure.markup
+    assert "dft" in numbers.markup

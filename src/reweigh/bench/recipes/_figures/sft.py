@@ -197,4 +197,4 @@ def _lines(results: Results, column: ColumnResults) -> Iterator[Sequence[str | T
 
 def _toned(difference: Difference) -> Toned:
     tone = "good" if difference.high < 0 else "bad" if difference.low > 0 else "none"
-    return Toned(f"{difference.mean:+.4f} ({difference.low:+.4f} to {difference.high:+.4f})", tone)
+    return Toned(f"{difference.mean:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]", tone)
