@@ -40,7 +40,7 @@ class Options:
     tuner: Literal["latin", "optuna"] = "latin"
     #: Where Optuna keeps its studies: a database URL; a journal next to the runs if not given.
     storage: str | None = None
-    #: Who does the runs: processes of this machine, a Ray cluster (at `address`, or started here), or Slurm.
+    #: What does the runs: processes of this machine, a Ray cluster (at `address`, or started here), or Slurm.
     executor: Literal["local", "ray", "slurm"] = "local"
     address: str | None = None
     #: What submitit asks Slurm for: key=value, joined by commas.
@@ -162,7 +162,7 @@ def _columns(table: Table, only: tuple[str, ...]) -> list[Column]:
 
 
 def _renamed(column: Column, changes: Mapping[str, str], before: Mapping[str, Any], after: Mapping[str, Any]) -> Column:
-    """The column under a name that is true of the changed settings; on other data or another model it has no figures.
+    """The column with a name that fits the changed settings; on other data or another model it has no figures.
 
     `before` and `after` are the preset's settings without and with the changes.
     """

@@ -285,7 +285,7 @@ def with_values(base: Method, changes: Mapping[str, Any]) -> Method:
 
 
 def _rates(count: int) -> tuple[float, ...]:
-    """The learning-rate multipliers: the paper's five, and between and around them when more are paid for."""
+    """The learning-rate multipliers: the paper's five, and more between and around them for larger grids."""
     if count <= len(RATE_MULTIPLIERS):
         return RATE_MULTIPLIERS[:count]
     extra = count - len(RATE_MULTIPLIERS)

@@ -1,4 +1,4 @@
-"""The declared comparison and its scale controls once more, at the last epoch: what the choice of epochs cannot touch.
+"""The declared comparison and its scale controls at the last epoch, which no choice of epochs can affect.
 
 A small validation set chooses noisily, and noise in the choice hides differences; a test at the last epoch has none.
 It is shown with the chosen epoch, and never instead of it.

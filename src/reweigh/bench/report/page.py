@@ -75,7 +75,7 @@ def _policy(script: str) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """A setting for readers elsewhere: a path names its file alone, since folders tell who made the page."""
+    """A setting for readers elsewhere: a path names its file alone, since folders reveal who made the page."""
     if isinstance(value, str) and (PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()):
         return PureWindowsPath(value).name  # splits at slashes of both kinds
     return value

@@ -1,1 +1,1 @@
-"""Who does the runs: processes of this machine, a Ray cluster, or processes that train together."""
+"""What does the runs: processes of this machine, a Ray cluster, or processes that train together."""

@@ -1,4 +1,4 @@
-"""Who does the runs: fresh Python processes that never import the caller's script again.
+"""What does the runs: fresh Python processes that never import the caller's script again.
 
 For training code of the user's own, which may come from a notebook or of a script without a main guard, may leak memory
 and may print without end. A process serves several runs, and is replaced when it has grown.
@@ -141,7 +141,7 @@ class _Child:
         return self._first is not None and self._last > _GROWTH * self._first + _ALLOWANCE
 
     def end(self) -> None:
-        """Let the process end by itself; it has nothing to do."""
+        """Let the process end; it has nothing to do."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -219,7 +219,7 @@ class InProcess:
 
 
 def _memory() -> int:
-    """Bytes that this process has in memory; 0 where the system does not tell."""
+    """Bytes that this process has in memory; 0 where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Who does the runs: processes on this machine, one thread each.
+"""What does the runs: processes on this machine, one thread each.
 
 One thread a process keeps small models from waiting at barriers, and keeps numbers equal whatever else runs: a run
 that is resumed with fewer companions still ends with the same bits.
@@ -153,12 +153,12 @@ class Executor(Protocol):
         ...
 
     def submit(self, group: Sequence[Spec], root: Path) -> PendingRuns:
-        """Give a group of runs to the next who is free."""
+        """Give a group of runs to the next free worker."""
         ...
 
 
 class OutOfTimeError(RuntimeError):
-    """The time that was given is over; what had finished is on disk."""
+    """The budget has run out; what had finished is on disk."""
 
 
 def execute(
@@ -225,7 +225,7 @@ def execute(
 
 
 class _Deaths:
-    """Groups whose process was killed, by the system when memory ran out or by somebody, and how often each was.
+    """Groups whose process was killed, by the system when memory ran out or by a user, and how often each was.
 
     One death ends the whole pool. Groups that were still in the queue go back into it; those that may have been at
     work are tried again, the last time on their own, so that one that is deadly does not take its neighbours along.
@@ -329,7 +329,7 @@ def _work_together(runs: Sequence[Run]) -> None:
 
 
 def summary(seconds: float, **more: Any) -> dict[str, Any]:
-    """What `done` says of a run that took so long."""
+    """What `done` records of a run that took this long."""
     from reweigh.bench.train.device import current, described
 
     return {

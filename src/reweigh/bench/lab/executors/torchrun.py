@@ -1,4 +1,4 @@
-"""`torchrun` and the command: process 0 is the command, all others do with it what it begins.
+"""`torchrun` and the command: process 0 is the command, and all others join the runs it starts.
 
 Process 0 makes the plan, takes runs and writes records. Before each run it sends the others its name, and after each
 record whether to continue. A process that dies takes the others with it: `torchrun` ends and restarts them all, and the
@@ -31,7 +31,7 @@ _RESTARTS = 10
 
 
 def launch(arguments: Sequence[str], nproc: int) -> int:
-    """Run the command on so many processes of this machine; returns its exit code."""
+    """Run the command on `nproc` processes of this machine; returns its exit code."""
     if nproc < 1:
         raise UserError(f"`--nproc` must be a positive number, got {nproc}.")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
@@ -59,7 +59,7 @@ def without_launcher(arguments: Sequence[str]) -> list[str]:
 
 
 class Launched:
-    """The processes that `torchrun` started, as those who do runs: one run at a time, on all of them."""
+    """The processes that `torchrun` started, as an executor: one run at a time, on all of them."""
 
     jobs = 1
 
@@ -85,7 +85,7 @@ class Launched:
 
 
 def follow(data_root: Path | None = None, *, device: str = "auto") -> int:
-    """What every process but the first does: train whatever it begins, until there is nothing left."""
+    """What every process but the first does: join the runs that the first one starts, until none is left."""
     if data_root is not None:
         os.environ["REWEIGH_DATA"] = str(data_root)
     _set_up(device)
