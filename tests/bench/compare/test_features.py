@@ -1,11 +1,16 @@
 """Photos and texts through frozen networks: computed once, fitted on training rows, and the same when predicting."""
 
+import dataclasses
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from reweigh.bench import models
+from reweigh.bench.catalogue.images import image_folder
 from reweigh.bench.compare import features
 from reweigh.bench.compare.features import Frozen
 from reweigh.bench.compare.model import Model, train_and_save
@@ -45,6 +50,36 @@ def photos(tmp_path):
             pixels = draw.integers(low, low + 130, (9, 7, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
     return tmp_path / "photos"
+
+
+def test_the_last_convolution_is_fine_tuned_on_what_comes_before_it(photos, tmp_path, monkeypatch):
+    """A network with random weights stands for the published one."""
+    from reweigh.bench.models import efficientnet_lite0
+
+    monkeypatch.setattr(features, "available", lambda encoder: True)
+    monkeypatch.setattr(
+        efficientnet_lite0, "load_into", lambda model, name: model.load_state_dict(published, strict=False)
+    )
+    published = efficientnet_lite0.EfficientNetLite0(3, nn.Identity()).state_dict()
+    problem = load(data_question(str(photos)))
+    task, how = deal(problem, parts_of(problem, 0), features=features.MAPS)
+    assert task.x_train.shape[1:] == (8000,)
+    # Before training, the two parts together are the whole network.
+    whole = frozen.pretrained("efficientnet_lite0:weights=imagenet").eval()
+    last = models.build("efficientnet_lite0:part=last,weights=imagenet", (8000,), 2).eval()
+    files = [photos / problem.images.files[i] for i in parts_of(problem, 0).test]
+    vectors = frozen.activations(whole.embed, image_folder.pixels(files, features._SIDE, False))
+    with torch.no_grad():
+        np.testing.assert_allclose(last[:-1](task.x_test).numpy(), vectors, atol=1e-4)
+    np.testing.assert_allclose(how.photos(files), task.x_test, atol=1e-4)
+
+    request = Request(question=data_question(str(photos)), models=("finetuned",), methods=("rgd",))
+    spec = spec_of(request, problem, "finetuned", "mean")
+    spec = dataclasses.replace(spec, settings={**spec.settings, "epochs": 2})
+    folder = train_and_save(problem, spec, tmp_path / "model", expected={})
+    kept = load_file(folder / "weights.safetensors")
+    assert not torch.equal(kept["1.0.weight"], published["embed.8.0.weight"]), "it was trained"
+    assert len(Model.load(folder).predict(photos)) == 40
 
 
 def letters(texts, progress):

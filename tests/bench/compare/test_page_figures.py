@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from reweigh.bench.compare import recipe
+from reweigh.bench.compare import page, recipe
 from reweigh.bench.compare.answer import answer
 from reweigh.bench.compare.power import power
 from reweigh.bench.compare.problem import DataQuestion, load, parts_of
@@ -85,6 +85,14 @@ def test_without_an_interval_there_is_no_power_curve(problem, tmp_path):
     runs = finished(problem, tmp_path, "mean", 0.6, seeds=1) + finished(problem, tmp_path, "rgd", 0.75, seeds=1)
     gathered, given, tested = answered(problem, tmp_path, runs)
     assert power(given, gathered, tested) == []
+
+
+@pytest.mark.parametrize("seeds", [1, 10])
+def test_plain_training_alone_has_a_page(problem, tmp_path, seeds):
+    gathered, given, tested = answered(problem, tmp_path, finished(problem, tmp_path, "mean", 0.6, seeds=seeds))
+    shown = page.with_answer(gathered, given, problem=problem, tested=tested)
+    path = page.write(shown, tmp_path / "report.html")
+    assert given.headline in path.read_text()
 
 
 def test_the_effect_by_training_rows_is_that_of_the_same_splits(problem, tmp_path):

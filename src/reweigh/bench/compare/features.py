@@ -30,7 +30,9 @@ Array = np.ndarray[Any, Any]
 
 #: The networks, as the catalogue names their weights, and the features they give.
 PHOTOS, TEXTS = "efficientnet_lite0", "minilm"
-WIDTHS = {PHOTOS: 1280, TEXTS: 384}
+#: What the network for photos knows before its last convolution, which is then trained: 320 channels of 5 x 5.
+MAPS = "efficientnet_lite0 before its last convolution"
+WIDTHS = {PHOTOS: 1280, TEXTS: 384, MAPS: 320 * 5 * 5}
 #: Photos are scaled to this side, texts cut to so many tokens.
 _SIDE, _TOKENS = 160, 128
 #: Photos or texts that are in memory at once.
@@ -48,26 +50,35 @@ def available(encoder: str) -> bool:
     if encoder == TEXTS and importlib.util.find_spec("transformers") is None:
         return False
     try:
-        catalogue.load(encoder, PretrainedWeights)
+        catalogue.load(PHOTOS if encoder == MAPS else encoder, PretrainedWeights)
     except UserError:
         return False
     return True
 
 
-def of_photos(files: Sequence[Path], fingerprint: str = "", progress: EncodingProgress = lambda share: None) -> Array:
+def of_photos(
+    files: Sequence[Path],
+    fingerprint: str = "",
+    progress: EncodingProgress = lambda share: None,
+    *,
+    encoder: str = PHOTOS,
+) -> Array:
     """The features of image files, `(files, 1280)`; with the fingerprint of their content, from the cache or into it.
+
+    With the encoder `MAPS` they are those before the last convolution.
 
     Files are read a batch at a time: a folder need not fit into memory.
     """
 
     def compute() -> Array:
-        trunk, parts = frozen.pretrained(f"{PHOTOS}:weights=imagenet").embed, list[Array]()
+        network, parts = frozen.pretrained(f"{PHOTOS}:weights=imagenet"), list[Array]()
+        trunk = network.before_last if encoder == MAPS else network.embed
         for start in range(0, len(files), _BATCH):
             parts.append(frozen.activations(trunk, image_folder.pixels(files[start : start + _BATCH], _SIDE, False)))
             progress(min(start + _BATCH, len(files)) / len(files))
         return np.concatenate(parts)
 
-    key = f"1 photos {PHOTOS} {_SIDE} {fingerprint} {len(files)}"
+    key = f"1 photos {encoder} {_SIDE} {fingerprint} {len(files)}"
     return frozen.kept(key, compute) if fingerprint else compute()
 
 
@@ -130,7 +141,9 @@ class Frozen:
 
     @classmethod
     def fit(cls, encoder: str, features: Array, **fields: Any) -> Frozen:
-        """From the features of training rows."""
+        """From the features of training rows; maps stay as they are, since what follows was trained on such."""
+        if encoder == MAPS:
+            return cls(encoder=encoder, mean=(0.0,) * WIDTHS[MAPS], scale=1.0, **fields)
         mean = features.mean(axis=0, dtype=np.float64)
         spread = math.sqrt(float(((features - mean) ** 2).sum(axis=1).mean()))
         return cls(encoder=encoder, mean=tuple(mean.tolist()), scale=_LENGTH / max(spread, 1e-12), **fields)
@@ -147,7 +160,7 @@ class Frozen:
     def photos(self, files: Sequence[Path]) -> Array:
         """New photos as a model takes them."""
         self._demand()
-        return self.scaled(of_photos(files))
+        return self.scaled(of_photos(files, encoder=self.encoder))
 
     def rows(self, frame: pl.DataFrame, rows: Array | None = None) -> Array:
         """Rows of a table as a model takes them, all of them unless some are named."""
@@ -186,7 +199,7 @@ class Frozen:
         if not available(self.encoder):
             extra = " and pip install 'reweigh[language]'" if self.encoder == TEXTS else ""
             raise MissingPackageError(
-                f"this needs the network {self.encoder}: `reweigh data get {self.encoder}`{extra}."
+                f"this needs the network {self.encoder}: `reweigh data get {self.encoder.partition(' ')[0]}`{extra}."
             )
 
 

@@ -279,8 +279,13 @@ def _network_outputs(card: Mapping[str, Any], folder: Path, precision: Precision
 
     def build() -> nn.Module:
         options = {"hidden": card["hidden"]} if card["hidden"] else {}
+        # What was published is not needed: all weights come from the file.
         return models.build(
-            card["model"], tuple(card["shape"]), len(card["classes"]) or 1, head=card["head"], **options
+            card["model"].removesuffix(",weights=imagenet"),
+            tuple(card["shape"]),
+            len(card["classes"]) or 1,
+            head=card["head"],
+            **options,
         )
 
     path = folder / _WEIGHTS

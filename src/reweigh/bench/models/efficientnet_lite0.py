@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from torch import Tensor, nn
@@ -26,7 +27,12 @@ _STEM, _FEATURES = 32, 1280
 
 
 def build(
-    shape: tuple[int, ...], classes: int, *, weights: Literal["random", "imagenet"] = "random", head: Head = "linear"
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    weights: Literal["random", "imagenet"] = "random",
+    part: Literal["whole", "last"] = "whole",
+    head: Head = "linear",
 ) -> nn.Module:
     """EfficientNet-Lite0: inverted residual blocks without squeeze and excitation, ReLU6; 4.7 million parameters.
 
@@ -36,6 +42,9 @@ def build(
         Of one image, three channels with `"imagenet"`; number of outputs.
     weights
         `"random"`, or `"imagenet"`: the published ones, all but the last layer.
+    part
+        `"whole"`, or `"last"`: the last convolution and what follows it. It takes what `EfficientNetLite0.before_last`
+        makes of an image, flattened, so that the rest stays frozen and is computed once.
     head
         `"linear"` or `"cosine"`.
 
@@ -45,6 +54,9 @@ def build(
     weights expect it. References: Tan and Le, *EfficientNet*, ICML 2019; Google's Lite variants, 2020.
     """
     validate.one_of("weights", weights, ("random", "imagenet"))
+    validate.one_of("part", part, ("whole", "last"))
+    if part == "last":
+        return _last_part(shape, make_head(head, _FEATURES, classes), weights)
     channels, _, _ = image_shape("efficientnet_lite0", shape, least=8)
     model = EfficientNetLite0(channels, make_head(head, _FEATURES, classes))
     if weights == "imagenet":
@@ -69,9 +81,26 @@ class EfficientNetLite0(nn.Module):
         parts.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
         self.embed, self.head = nn.Sequential(*parts), head
 
+    @property
+    def before_last(self) -> nn.Module:
+        """Everything before the last convolution, as one row of numbers per image."""
+        return nn.Sequential(*list(self.embed)[:-2], nn.Flatten())
+
     def forward(self, x: Tensor) -> Tensor:
         """The outputs for a batch of images."""
         return self.head(self.embed(x))
+
+
+def _last_part(shape: tuple[int, ...], head: nn.Module, weights: str) -> nn.Module:
+    """The last convolution, the mean over the image and the last layer."""
+    channels = _STAGES[-1][-1]
+    side = math.isqrt(shape[0] // channels) if len(shape) == 1 else 0
+    if shape != (channels * side**2,) or not side:
+        raise ValueError(f"`part='last'` takes {channels} channels of a square, flattened, got the shape {shape}.")
+    whole = EfficientNetLite0(3, nn.Identity())
+    if weights == "imagenet":
+        load_into(whole, "efficientnet_lite0")
+    return nn.Sequential(nn.Unflatten(1, (channels, side, side)), *list(whole.embed)[-2:], head)
 
 
 class _InvertedResidual(nn.Module):

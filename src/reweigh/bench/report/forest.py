@@ -118,6 +118,8 @@ def _forest(name: str, rows: Sequence[tuple[MarkStyle, Difference]], unit: Unit,
 def _domain(everything: Sequence[tuple[MarkStyle, Difference]]) -> tuple[float, float]:
     """Wide enough for zero, the main rows and most others; what lies beyond is drawn as an arrow."""
     ends = [abs(e) for _, d in everything for e in (d.low, d.high, d.mean) if math.isfinite(e)]
+    if not ends:  # nothing to compare with yet
+        return -1.0, 1.0
     main = [e for look, d in everything if look.role == "primary" for e in (d.low, d.high)]
     limit = max(3 * float(np.quantile(ends, 0.9)), *(abs(e) for e in main if math.isfinite(e)), 1e-9)
     inside = [e for _, d in everything for e in (d.low, d.high, d.mean) if abs(e) <= limit]
