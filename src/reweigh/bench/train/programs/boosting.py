@@ -273,4 +273,4 @@ class _NewtonTrees:
         return self.known[part] if self.kind == "multiclass" else self.known[part][:, 0]
 
     def save(self, path: Path, rounds: int) -> None:
-        newton_trees.Forest(start=self.start, rate=self.rate, rounds=self.rounds[:rounds]).save(path)
+        newton_trees.BoostedTrees(start=self.start, rate=self.rate, rounds=self.rounds[:rounds]).save(path)

@@ -89,7 +89,7 @@ def newton_tree(x: Array, gradient: Array, curvature: Array, *, least: int, rng:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forest:
+class BoostedTrees:
     """A boosted model: where margins start, the learning rate, and the trees of each output, round by round."""
 
     start: Array
@@ -116,7 +116,7 @@ class Forest:
         write_atomically(path, json.dumps({"start": self.start.tolist(), "rate": self.rate, "rounds": trees}))
 
 
-def load(path: Path, *, width: int, outputs: int) -> Forest:
+def load(path: Path, *, width: int, outputs: int) -> BoostedTrees:
     """Read a model; a file that somebody may have crafted is checked node by node."""
     if path.stat().st_size > _LARGEST_FILE:
         raise TreesFileError(f"it has {path.stat().st_size} bytes")
@@ -130,7 +130,7 @@ def load(path: Path, *, width: int, outputs: int) -> Forest:
         raise TreesFileError("its outputs are not those of the model")
     if any(len(own) != outputs for own in rounds):
         raise TreesFileError(f"a round has not {outputs} trees")
-    return Forest(start=start, rate=rate, rounds=rounds)
+    return BoostedTrees(start=start, rate=rate, rounds=rounds)
 
 
 def _tree(stored: Mapping[str, Any], width: int) -> Tree:
