@@ -186,9 +186,13 @@ def regrets(scores: Mapping[Action, Sequence[float]], advice: Mapping[int, Mappi
     most = max(map(len, scores.values()))
     means = {action: float(np.mean(values)) for action, values in scores.items()}
     best = max((action for action in means if len(scores[action]) == most), key=lambda action: means[action])
-    # Plain training may have the first five splits alone: the gain over it is measured on those, split by split.
+    # Plain training of some models has the first five splits alone: it is compared with the best on those.
     first = {action: float(np.mean(values[:FOLDS])) for action, values in scores.items()}
-    plain = means[best] - first[best] + max(mean for (_, label, *_), mean in first.items() if label == plan.BASELINE)
+    plain = max(
+        means[action] if len(scores[action]) == most else means[best] - first[best] + first[action]
+        for action in scores
+        if action[1] == plan.BASELINE
+    )
     return {
         "best": list(best),
         "best_mean": 100 * means[best],

@@ -50,7 +50,7 @@ def sizes(answer: Answer, results: Results, smaller: Sequence[Run], trained: int
     if len(known) < 2:
         return []
     unit = answer.unit
-    at = [share * (trained or 1) for share in known]
+    at = [float(round(share * trained)) if trained else share for share in known]
     written = [f"{round(x)} rows" if trained else f"{share:.0%}" for x, share in zip(at, known, strict=True)]
     words = [
         f"{name}: {unit.signed(d.mean)} {unit.interval(d)}" for name, d in zip(written, known.values(), strict=True)
