@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("swift", reason="make test-llm-hosts has an environment for it")
 
 import torch
+import torch.nn.functional as F
 import yaml
 from swift.arguments import SftArguments
 from swift.loss import loss_map
 from swift.pipelines import sft_main
 from tiny import RATE, TAU, conversations, parameters, rgd, save_model, save_rows, step_by_hand
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from reweigh.integrations import swift as adapter
 from reweigh.integrations import transformers as own
@@ -89,18 +92,22 @@ def test_one_weight_per_sequence(options, config, tmp_path, monkeypatch):
 
 
 @pytest.mark.shows(HOST, "token weight")
-def test_the_hosts_own_weights_multiply(config, monkeypatch):
-    """`loss_scale`, which ms-swift hands over at the positions that predict, flattened."""
+def test_the_hosts_own_weights_multiply():
+    """`loss_scale`, which ms-swift hands to a loss at the positions that predict, flattened."""
     adapter.register(f"rgd:tau={TAU:g}", name="scaled")
+    trainer = SimpleNamespace(template=SimpleNamespace(sequence_parallel_size=1), train=None)
+    function = loss_map["scaled"](SimpleNamespace(), trainer)
     torch.manual_seed(0)
     logits, labels = torch.randn(2, 5, 7, requires_grad=True), torch.randint(7, (2, 5))
     labels[0, :2] = -100
     scale = torch.rand(2, 5)
-    function = own.loss(f"rgd:tau={TAU:g}")
-    from transformers.modeling_outputs import CausalLMOutputWithPast
-
-    value = function(CausalLMOutputWithPast(logits=logits), labels, 4, sample_weight=scale.flatten())
-    losses = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
+    outputs = CausalLMOutputWithPast(logits=logits)
+    value = function(outputs, labels, num_items_in_batch=4, loss_scale=scale.flatten(), trainer=trainer)
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="none")
     expected = (rgd(losses.detach()) * scale[:, :-1].flatten() * losses).sum() / 4
     torch.testing.assert_close(value, expected)
-    assert "scaled" in loss_map
+    with torch.no_grad():
+        torch.testing.assert_close(function(outputs, labels, num_items_in_batch=7), losses.sum() / 7)
+    trainer.template.sequence_parallel_size = 2
+    with pytest.raises(ValueError, match="sequence parallelism"):
+        loss_map["scaled"](SimpleNamespace(), trainer)
