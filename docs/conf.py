@@ -87,6 +87,9 @@ SLOTS = {
     "integrations": ("integrations", "Integrations", "Adapters to trainers people already use."),
 }
 
+#: Adapters that are imported by programs the documentation is built without; their page shows what to write.
+WITH_PROGRAMS = ("axolotl", "llamafactory", "swift", "torchtune")
+
 
 def public_names(source: Path) -> list[tuple[str, str]]:
     """What a module offers, as (directive, name): its `__all__`, or else what has no underscore."""
@@ -107,6 +110,9 @@ def public_names(source: Path) -> list[tuple[str, str]]:
 def slot_page(folder: str, title: str, line: str) -> str | None:
     """The page of one folder, or None while the folder has no methods."""
     sources = [path for path in sorted((PACKAGE / folder).glob("*.py")) if not path.name.startswith("_")]
+    if folder == "integrations":
+        sources = [path for path in sources if path.stem not in WITH_PROGRAMS]
+        line = f"{line} Those for axolotl, LLaMA-Factory, ms-swift and torchtune: {{doc}}`../integrations/llm_hosts`."
     if not sources:
         return None
     parts = [f"# {title}\n\n{line} One file each; the file name is the method's name.\n"]
