@@ -6,7 +6,8 @@ import ast
 import json
 from pathlib import Path
 
-from mutants import EQUIVALENT, MODULES, PLANTED, drawn, planted
+from mutants_drawn import MODULES, drawn, planted
+from mutants_known import EQUIVALENT, PLANTED
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "reweigh"
