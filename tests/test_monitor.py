@@ -9,6 +9,7 @@ from frameworks import ALL, TORCH
 
 import reweigh.monitor
 from reweigh import KL, RGD, ChiSquare, Monitor, suggest_tau
+from reweigh.monitor import _clipped
 from reweigh.objectives.redescending import Redescending
 
 BATCH = [0.2, 0.7, 1.5, 4.0]
@@ -302,3 +303,10 @@ def test_weights_of_zero_are_an_effective_sample_of_nothing():
     monitor = Monitor(tau=1.0)
     monitor.update(np.array([1.0, 2.0]), np.zeros(2))
     assert monitor.stats()["ess_share"] == 0.0
+
+
+@pytest.mark.parametrize(("apart", "clipped"), [(1e-6, 0), (2e-6, 2)])
+def test_losses_that_differ_by_rounding_do_not_show_a_clip(apart: float, clipped: int):
+    """Two units with the largest weight: up to a millionth apart they are one loss."""
+    weights = np.array([2.0, 2.0, 1.0])
+    assert _clipped(np.array([0.0, apart, -1.0]), weights) == clipped

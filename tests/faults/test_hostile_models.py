@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save
 from reweigh.bench.compare import booster_files, manifest, recipe
 from reweigh.bench.compare.model import Model, train_and_save, write_predictions
 from reweigh.bench.compare.problem import DataQuestion, load
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.tables import TableError
 
@@ -241,8 +242,20 @@ XGBOOST: dict[str, Callable[[Any], object]] = {
     "a tree fewer": _model(lambda m: m["trees"].pop()),
     "no trees": _model(lambda m: m.update(trees=[], tree_info=[], iteration_indptr=[0])),
     "base score": lambda model: model["learner"]["learner_model_param"].update(base_score="[nan,0,0]"),
+    "two base scores of three": lambda model: model["learner"]["learner_model_param"].update(base_score="[0,0]"),
     "nothing": lambda model: model.clear(),
 }
+
+
+def test_one_base_score_for_all_classes_of_xgboost_is_accepted(copied):
+    """As earlier versions of the library write it."""
+    folder = copied("xgboost")
+    path = folder / "booster.json"
+    model = json.loads(path.read_text())
+    model["learner"]["learner_model_param"].update(base_score="5E-1")
+    path.write_text(json.dumps(model))
+    sign(folder)
+    assert Model.load(folder).card["kind"] == "multiclass"
 
 
 @pytest.mark.parametrize("what", XGBOOST)
@@ -305,3 +318,28 @@ def test_predictions_run_nothing_in_a_spreadsheet(trained, tmp_path):
     assert "\"'=HYPERLINK(" in first
     write_predictions(trained["mlp"], tmp_path / "rows.csv", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet")["@note"][0].startswith("=HYPERLINK")
+
+
+def test_one_function_of_a_correction_that_is_too_short_is_refused():
+    whole = {"kind": "knots", "classes": 3, "x": [[0.0, 1.0]] * 3, "y": [[0.0, 1.0]] * 3}
+    manifest._correction(whole, 3)
+    for name in ("x", "y"):
+        for k in range(3):
+            short = [[0.0] if i == k else row for i, row in enumerate(whole[name])]
+            with pytest.raises(UserError, match="correction"):
+                manifest._correction({**whole, name: short}, 3)
+
+
+def test_two_classes_may_be_called_many(copied):
+    """A table whose task was given as multiclass may have two classes."""
+    folder = copied("mlp")
+    sign(folder, kind="multiclass")
+    assert Model.load(folder).card["kind"] == "multiclass"
+
+
+def test_a_file_of_weights_may_hold_no_tensor(tmp_path):
+    (tmp_path / "empty.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    assert manifest.shapes_in(tmp_path / "empty.safetensors") == {}
+    (tmp_path / "short.safetensors").write_bytes(struct.pack("<Q", 3) + b"{}")
+    with pytest.raises(UserError, match="no header"):
+        manifest.shapes_in(tmp_path / "short.safetensors")

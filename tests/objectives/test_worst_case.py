@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
+import reweigh.objectives
 from reweigh import Context, method
 from reweigh.objectives.chi2_dro import Chi2DRO
 from reweigh.objectives.cvar import CVaR
@@ -334,3 +338,20 @@ def test_small_loss_forgets_more_and_more():
         state = weighed.state
         kept.append(int((weighed.weights > 0).sum()))
     assert kept == [10, 9, 8, 7, 6, 6]
+
+
+def test_the_radius_of_chi2_dro_is_one_unless_given():
+    # mean + sqrt(2 rho variance), where no weight would be negative.
+    losses = np.array([0.0, 0.0, 0.0, 1.0])
+    assert float(Chi2DRO()(losses)) == pytest.approx(0.25 + math.sqrt(2 * 0.1875))
+
+
+def test_objectives_over_a_batch_look_at_the_batch_of_all_processes_unless_told_otherwise():
+    with_sync = [
+        made for name in reweigh.objectives.__all__
+        if dataclasses.is_dataclass(made := getattr(reweigh.objectives, name))
+        and any(field.name == "sync" for field in dataclasses.fields(made))
+    ]  # fmt: skip
+    assert len(with_sync) >= 5
+    for made in with_sync:
+        assert next(field.default for field in dataclasses.fields(made) if field.name == "sync") is True, made

@@ -285,6 +285,12 @@ def test_one_split_says_nothing(tmp_path):
     assert found.strength == "undecided"
 
 
+def test_two_splits_say_something(tmp_path):
+    found = answered(tmp_path, {"rgd": 0.1}, sizes=NOISE[:2])
+    assert "too little" not in found.headline
+    assert "rgd" in found.headline.lower()
+
+
 def test_models_are_compared_on_test_rows_with_the_best_plain_one(tmp_path):
     weak = gathered(tmp_path / "a", {"focal": 0.1}, base=0.7, models=("mlp",))
     strong = gathered(tmp_path / "b", {"focal": 0.0}, base=0.9, models=("lightgbm",))

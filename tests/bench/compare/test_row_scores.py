@@ -190,3 +190,20 @@ def test_an_interval_without_zero_is_a_p_value_below_five_percent(problem, tmp_p
     apart = scored(problem, tmp_path, "accuracy", ours, plain)
     assert (apart.low > 0 or apart.high < 0) == (apart.p < 0.05)
     assert apart.p <= 1.0
+
+
+def test_later_looks_than_the_last_spend_what_the_last_may():
+    assert stops_below(2) == stops_below(3) == stops_below(9) == pytest.approx(0.05)
+
+
+def test_outputs_come_with_the_classes_of_their_rows_where_these_are_known(problem, tmp_path, two):
+    ours, _ = two
+    keep_splits(tmp_path / "splits", problem, [0, 3])
+    table = recipe.table(problem, (), ("mean", "rgd"), "rgd", metrics.CLASSIFICATION[0])
+    tested = RowScores(table, tmp_path / "splits", problem.judging).tested(ours)
+    assert len(tested) == 2  # the other splits were not written down
+    for seed, (outputs, classes) in zip((0, 3), tested, strict=True):
+        rows = parts_of(problem, seed).test
+        np.testing.assert_array_equal(classes, problem.labels[rows])
+        right = (problem.labels[rows] == 0) | (rows % 2 == 0)
+        np.testing.assert_array_equal(outputs.argmax(axis=1) == classes, right)

@@ -183,3 +183,11 @@ def test_without_controls_there_are_none():
 def test_tuning_keeps_the_sign_that_was_written():
     assert all(method(t.method).objective.t < 0 for t in trials("term:t=-1", 0.1, 5))
     assert all(method(t.method).objective.t > 0 for t in trials("term:t=1", 0.1, 5))
+
+
+def test_without_a_number_to_choose_by_the_last_epoch_is_taken():
+    table = dataclasses.replace(TABLE, epoch="best")
+    nan = float("nan")
+    assert table.best([nan, nan, nan]) == 2
+    assert table.best([nan, 0.3, nan]) == 1
+    assert table.chosen([{}, {}]) == 1

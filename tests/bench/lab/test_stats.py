@@ -215,3 +215,12 @@ def test_unpaired_is_the_interval_of_welch(n: int, m: int, seed: int):
     )
     assert difference.p == pytest.approx(reference.pvalue)
     assert (difference.low, difference.high) == pytest.approx(tuple(reference.confidence_interval(0.95)))
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("gain", [0.2, 0.7, 1.5])
+def test_power_against_statsmodels(n: int, gain: float):
+    power = pytest.importorskip("statsmodels.stats.power").TTestPower()
+    width = scipy_stats.t.ppf(0.975, n - 1) / math.sqrt(n)
+    design = Difference(n=n, mean=0.0, sd=1.0, low=-width, high=width, effect=0.0, p=1.0)
+    assert design.power(gain) == pytest.approx(power.power(gain, n, 0.05), abs=1e-6)

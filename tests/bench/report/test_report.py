@@ -26,7 +26,7 @@ import reweigh
 from reweigh.bench import report
 from reweigh.bench.lab import plan, questions
 from reweigh.bench.lab import recipe as recipes
-from reweigh.bench.lab.results import Figure, Results, collect
+from reweigh.bench.lab.results import Figure, Results, collect, of_runs
 from reweigh.bench.lab.runs import Run, Spec, load_runs
 from reweigh.bench.lab.table import Column, Endpoint, Table
 from reweigh.bench.report import numbers, svg, weights
@@ -804,3 +804,29 @@ def test_a_summary_has_the_numbers_of_the_page(found: list[Results], tmp_path: P
     (tmp_path / "page.json").write_text('{"format": 0}')
     with pytest.raises(ValueError, match="has format 0, not 1"):
         report.read_summary(tmp_path / "page.json")
+
+
+def test_splits_of_one_table_and_draws_show_no_row_at_plain_trainings_rate(tmp_path: Path):
+    """There, tuning is `compare`'s own or another draw's: the row would be the same one twice."""
+    table = make_table()
+    make_runs(tmp_path, table)
+    runs = list(load_runs(tmp_path))
+    assert plan.AT_PLAIN_RATE in of_runs("made_up", table, runs).columns[0].rows
+    overlapping = replace(table, overlap=1 / 3)
+    assert plan.AT_PLAIN_RATE not in of_runs("made_up", overlapping, runs).columns[0].rows
+    without = [run for run in runs if run.spec.label != plan.NORMALISED]  # a table that has no controls
+    assert plan.AT_PLAIN_RATE not in of_runs("made_up", table, without).columns[0].rows
+
+
+def test_a_run_whose_last_or_chosen_record_lacks_the_metric_is_left_out(tmp_path: Path):
+    table = make_table(methods=("mean", "rgd"))
+    for label, metrics in (("mean", ({"test/accuracy": 0.7}, {})), ("rgd", ({}, {"test/accuracy": 0.7}))):
+        spec = Spec(recipe="made_up", column="imbalance 100", label=label, settings={}, method=label, seed=0)
+        with Run(spec, tmp_path).open() as writer:
+            for epoch, (own, validation) in enumerate(zip(metrics, (0.9, 0.8), strict=True)):
+                writer.record({"epoch": epoch, "val/accuracy": validation, **own})
+            writer.finish({"seconds": 1.0})
+    results = of_runs("made_up", table, list(load_runs(tmp_path)))
+    assert not results.columns
+    assert len(results.damaged) == 2
+    assert all("have no test/accuracy" in line for line in results.damaged)

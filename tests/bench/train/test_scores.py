@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from reweigh.bench.train import scores as metrics
-from reweigh.bench.train.scores import worst_share
+from reweigh.bench.train.scores import Judging, Metric, worst_share
 from reweigh.bench.train.task import Task
 
 RNG = np.random.default_rng(0)
@@ -215,3 +215,28 @@ def test_classes_that_cannot_be_judged_do_not_count():
     assert found["balanced_accuracy"] == 0.75
     assert found["worst_class"] == 0.5
     assert found["class_accuracy"] == [1.0, 0.5, 0.0]
+
+
+def test_a_change_that_matters_is_a_point_a_hundredth_or_one_percent():
+    relative, absolute = Metric(key="loss", name="", relative=True), Metric(key="r2", name="")
+    assert relative.margin(50.0) == relative.margin(-50.0) == 0.5
+    assert relative.margin(0.2) == pytest.approx(0.002)
+    assert relative.margin(math.inf) == 0.01
+    assert absolute.margin(50.0) == 0.01
+
+
+def test_shares_are_percentages_and_everything_else_is_not():
+    """Of metrics of classes: those that stay between 0 and 1 whatever the model says."""
+    draw = np.random.default_rng(0)
+    ranges: dict[str, list[float]] = {}
+    for sign in (-20.0, -1.0, 1.0, 20.0):  # models that are wrong or right, and sure or not
+        targets = draw.integers(0, 2, 200)
+        logits = np.stack([-sign * (2 * targets - 1) / 2, sign * (2 * targets - 1) / 2], axis=1)
+        logits = logits + 0.1 * draw.normal(size=logits.shape)
+        groups = draw.integers(0, 3, 200)
+        scored = metrics.classification(logits, targets, 2, groups, 3, Judging(costs=(1.0, 20.0)))
+        for metric in metrics.CLASSIFICATION:
+            ranges.setdefault(metric.key, []).append(scored[metric.key])
+    for metric in metrics.CLASSIFICATION:
+        inside = all(0.0 <= value <= 1.0 for value in ranges[metric.key])
+        assert metric.percent == inside, (metric.key, ranges[metric.key])

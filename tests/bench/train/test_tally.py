@@ -45,3 +45,22 @@ def test_a_training_that_broke_down_has_an_empty_histogram_beside_one_that_did_n
     broken, sound = tally.close(None)[0]
     assert broken["weights/histogram"] == [0] * 24
     assert sound["weights/histogram"] == [1, *[0] * 22, 2]
+
+
+def test_weights_of_corrupted_and_of_clean_labels_by_hand():
+    noisy = torch.tensor([[True, False, False, True], [False, False, True, False]])
+    tally = EpochTally(2, 4, noisy)
+    weights = torch.tensor([[1.0, 2.0, 6.0], [1.0, 2.0, 6.0]])
+    # Units 3, 1 and 0 of the first training, and 2, 0 and 1 of the second.
+    tally.update(torch.tensor([[3, 1, 0], [2, 0, 1]]), torch.ones(2, 3), weights)
+    first, second = tally.close(None)[0]
+    assert (first["weights/noisy"], first["weights/clean"]) == (3.5, 2.0)
+    assert (second["weights/noisy"], second["weights/clean"]) == (1.0, 4.0)
+
+
+def test_units_without_numbers_have_no_weights_of_corrupted_labels():
+    tally = EpochTally(1, 0, torch.zeros(1, 0, dtype=torch.bool))
+    tally.update(None, torch.ones(1, 3), torch.ones(1, 3))
+    (record,) = tally.close(None)[0]
+    assert "weights/noisy" not in record
+    assert record["weights/mean"] == 1.0
