@@ -87,7 +87,7 @@ def ask(source: str, budget: float, spent: float, work: Path) -> dict[str, Any]:
     prepared = answering.prepare(request)
     started = clock()
     with RunDisplay(Console(quiet=True), prepared.table.metric) as display:
-        searched = answering.run(prepared, display, lambda answer: None, clock=clock)
+        searched = answering.run(prepared, display, lambda answer, problem: None, clock=clock)
     # Plain training as written, of the first model, is what is used where there is no answer.
     first = (prepared.table.columns[0].name, plan.BASELINE)
     written = plan.as_written(prepared.question)

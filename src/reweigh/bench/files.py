@@ -78,6 +78,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def reserve(path: Path) -> None:
+    """Take a file's room on the disk now: a full disk is an error here, and would kill a process that fills a map."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 def sha256_of(path: Path) -> str:
     """The sha256 of one file."""
     with path.open("rb") as file:

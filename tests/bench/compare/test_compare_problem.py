@@ -1,18 +1,14 @@
 """From what a person names to parts that can be trained on."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from reweigh.bench.compare import recipe, shared
+from reweigh.bench.compare import recipe
 from reweigh.bench.compare.problem import DataQuestion, deal, hash_of, load, parts_of, with_test_rows
-from reweigh.bench.compare.shared import EncodedRows
 from reweigh.bench.errors import UserError
-from reweigh.bench.lab.runs import Run, Spec
-from reweigh.bench.tables import TableEncoder, TableError
+from reweigh.bench.tables import TableError
 from reweigh.method import method
 
 
@@ -46,7 +42,6 @@ def test_a_table_is_dealt_out_and_scored(table):
     assert len(task.x_train) + len(task.x_val) + len(task.x_test) == 200
     # Perfect outputs get perfect scores, for every group.
     perfect = 10.0 * np.eye(2)[task.y_test.numpy()]
-    import torch
 
     found = task.score("test", torch.from_numpy(perfect))
     assert found["accuracy"] == found["worst_group"] == found["auroc"] == 1.0
@@ -331,50 +326,3 @@ def test_costs_are_about_the_rarer_of_two_classes(table):
     assert problem.judging.positive == problem.classes.index("a")
     assert problem.judging.costs == (2.0, 30.0)
     assert any("A false 'a' costs 2, a missed one 30" in note for note in problem.notes)
-
-
-def test_processes_share_the_encoded_rows_of_a_split(tmp_path, monkeypatch):
-    """A large table is encoded by whoever comes first; what is mapped is what would have been encoded."""
-    draw = np.random.default_rng(0)
-    frame = pl.DataFrame({"a": draw.normal(size=200), "b": draw.choice(["x", "y"], 200), "t": ["no", "yes"] * 100})
-    frame.write_csv(tmp_path / "t.csv")
-    question = DataQuestion(source=str(tmp_path / "t.csv"), target="t")
-    problem = load(question)
-    folder = tmp_path / "encoded"
-    calls = []
-    transform = TableEncoder.transform
-    monkeypatch.setattr(TableEncoder, "transform", lambda *a, **k: calls.append(1) or transform(*a, **k))
-    first, second = (deal(problem, parts_of(problem, 0), EncodedRows(folder, "split 0"))[0] for _ in range(2))
-    assert len(calls) == 3  # train, validation and test, once
-    own, _ = deal(problem, parts_of(problem, 0))
-    for part in ("x_train", "x_val", "x_test"):
-        assert torch.equal(getattr(first, part), getattr(own, part))
-        assert torch.equal(getattr(second, part), getattr(own, part))
-    maps = Path("/proc/self/maps")
-    if maps.exists():
-        assert maps.read_text().count(f"{folder}/") >= 6
-    # The next split takes the place of this one, which whoever uses it keeps.
-    other, _ = deal(problem, parts_of(problem, 1), EncodedRows(folder, "split 1"))
-    assert len(list(folder.glob("*.npy"))) == 3
-    assert torch.equal(first.x_train, own.x_train)
-    assert not torch.equal(other.x_train, own.x_train)
-    shared.remove(tmp_path)
-    assert not folder.exists()
-
-
-def test_a_run_on_shared_rows_is_the_same_run(tmp_path):
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=200)
-    pl.DataFrame({"a": x, "t": np.where(x + draw.normal(size=200) > 0, "no", "yes")}).write_csv(tmp_path / "t.csv")
-    question = DataQuestion(source=str(tmp_path / "t.csv"), target="t")
-    settings = recipe.settings(question, load(question), 1) | {"model": "mlp", "epochs": 3}
-    records = []
-    for large in (False, True):
-        spec = Spec(
-            recipe="compare", column="mlp", label="rgd", settings={**settings, "large": large}, method="rgd", seed=0
-        )
-        with Run(spec, tmp_path).open() as writer:
-            chosen = recipe.Settings(**{**settings, "large": large})
-            records.append(list(recipe.train(chosen, method("rgd"), 0, writer, None)))
-    assert records[0] == records[1]
-    assert (tmp_path / "encoded").exists()

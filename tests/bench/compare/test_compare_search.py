@@ -49,7 +49,7 @@ class World:
         monkeypatch.setattr(searching, "execute", self.execute)
         monkeypatch.setattr(searching, "Workers", self.workers)
 
-    def workers(self, jobs, device="cpu"):
+    def workers(self, jobs, device="cpu", environment=None):
         class Nobody:
             def __enter__(self):
                 return self

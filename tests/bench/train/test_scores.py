@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from reweigh.bench.train import scores as metrics
-from reweigh.bench.train.scores import Judging, Metric, worst_share
+from reweigh.bench.train.scores import Metric, ScoringRules, worst_share
 from reweigh.bench.train.task import Task
 
 RNG = np.random.default_rng(0)
@@ -234,7 +234,7 @@ def test_shares_are_percentages_and_everything_else_is_not():
         logits = np.stack([-sign * (2 * targets - 1) / 2, sign * (2 * targets - 1) / 2], axis=1)
         logits = logits + 0.1 * draw.normal(size=logits.shape)
         groups = draw.integers(0, 3, 200)
-        scored = metrics.classification(logits, targets, 2, groups, 3, Judging(costs=(1.0, 20.0)))
+        scored = metrics.classification(logits, targets, 2, groups, 3, ScoringRules(costs=(1.0, 20.0)))
         for metric in metrics.CLASSIFICATION:
             ranges.setdefault(metric.key, []).append(scored[metric.key])
     for metric in metrics.CLASSIFICATION:

@@ -44,10 +44,11 @@ def compare(given: Request, console: Console) -> int:
     _describe(console, prepared.problem, prepared.table)
     told: set[str] = set()
 
-    def tell(answer: Answer) -> None:
-        if answer.headline not in told:
-            console.print(f"[bold]so far:[/bold] {escape(answer.headline)}", highlight=False)
-        told.add(answer.headline)
+    def tell(answer: Answer, problem: Problem) -> None:
+        line = f"[bold]so far{_rows_of(problem)}:[/bold] {escape(answer.headline)}"
+        if line not in told:
+            console.print(line, highlight=False)
+        told.add(line)
 
     with RunDisplay(console, prepared.table.metric) as display:
         searched = answering.run(prepared, display, tell)
@@ -67,6 +68,11 @@ def compare(given: Request, console: Console) -> int:
     _print(console, answer, searched.warnings, outcome)
     _print_files(console, written)
     return INTERRUPTED if outcome.ended == "interrupted" else 0
+
+
+def _rows_of(problem: Problem) -> str:
+    """Which rows an answer on the way is about, where they are not all."""
+    return f" ({problem.rows:,} of {problem.sampled_from:,} rows)" if problem.sampled_from else ""
 
 
 def predict(

@@ -63,7 +63,7 @@ def write(
         answer,
         caveats=caveats,
         problem=problem,
-        tested=folder.row_scores(root, table, problem.judging),
+        tested=folder.row_scores(root, table, problem),
         smaller=outcome.smaller,
         about_rows=about_rows,
     )
@@ -77,5 +77,7 @@ def write(
         model = train_and_save(
             problem, runs[0].spec, root / "model", expected=expected, evidence=evidence, progress=progress
         )
-    write_atomically(root / "answer.json", json.dumps(page.as_data(answer, caveats), indent=1, allow_nan=False))
+    rows = {"compared on": problem.rows, "of": problem.sampled_from or problem.rows}
+    data = {**page.as_data(answer, caveats), "rows": rows}
+    write_atomically(root / "answer.json", json.dumps(data, indent=1, allow_nan=False))
     return Files(report=report, hardest=root / "hardest.csv", model=model, ranking=ranking)

@@ -26,6 +26,11 @@ NAME = "compare"
 _FILE, _SPLITS = "compare.json", "splits"
 
 
+def splits_of(problem: Problem) -> str:
+    """The folder of which rows each split tests: a sample has one of its own."""
+    return f"{_SPLITS}-{problem.sample}" if problem.sample else _SPLITS
+
+
 def save(
     root: Path, table: Table, outcome: SearchOutcome, problem: Problem, *, jobs: int = 1
 ) -> tuple[Results, Answer | None]:
@@ -36,8 +41,11 @@ def save(
         "kind": problem.kind,
         "judging": dataclasses.asdict(problem.judging),
         "jobs": jobs,
+        "rows": problem.rows,
+        "sampled_from": problem.sampled_from,
+        "splits": splits_of(problem),
     }
-    keep_splits(root / _SPLITS, problem, {run.spec.seed for run in outcome.runs})
+    keep_splits(root / splits_of(problem), problem, {run.spec.seed for run in outcome.runs})
     stored = {
         "table": dataclasses.asdict(table),
         "facts": facts,
@@ -62,23 +70,26 @@ def results_at(root: Path) -> Results:
     runs = [run for run in begun if run is not None]
     table, facts = Table.from_dict(stored["table"]), stored["facts"]
     results, stored_answer = _answered(root, table, runs, facts)
-    rules = ScoringRules(**with_tuples(facts["judging"]))
     fewer = (read_run(root, NAME, identity) for identity in stored.get("smaller", ()))
     return page.with_answer(
         results,
         stored_answer,
-        tested=row_scores(root, table, rules),
+        tested=_row_scores(root, table, facts),
         smaller=[run for run in fewer if run is not None and run.done],
     )
 
 
-def row_scores(root: Path, table: Table, judging: ScoringRules) -> RowScores:
+def row_scores(root: Path, table: Table, problem: Problem) -> RowScores:
     """The scores of single rows of the comparison in a folder."""
-    return RowScores(table, root / _SPLITS, judging)
+    return RowScores(table, root / splits_of(problem), problem.judging)
+
+
+def _row_scores(root: Path, table: Table, facts: Mapping[str, Any]) -> RowScores:
+    return RowScores(table, root / facts.get("splits", _SPLITS), ScoringRules(**with_tuples(facts["judging"])))
 
 
 def _answered(root: Path, table: Table, runs: Sequence[Run], facts: Mapping[str, Any]) -> tuple[Results, Answer | None]:
     known = metrics.REGRESSION if facts["kind"] == "regression" else metrics.CLASSIFICATION
-    scores = row_scores(root, table, ScoringRules(**with_tuples(facts["judging"])))
+    scores = _row_scores(root, table, facts)
     gathered = results.of_runs(NAME, table, runs, scores.difference)
     return gathered, answer(gathered, known, facts["classes"], facts["groups"], jobs=facts.get("jobs", 1))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from torch import Tensor
 
 from reweigh.bench import catalogue, draws, tables
@@ -21,14 +20,13 @@ from reweigh.bench.catalogue.images import Dataset, image_folder
 from reweigh.bench.catalogue.tables import NamedTable
 from reweigh.bench.compare import features as pretrained
 from reweigh.bench.compare import text_folder
+from reweigh.bench.compare.dealt import DealtSplit, Room, SplitFacts, in_memory
 from reweigh.bench.compare.features import Frozen
-from reweigh.bench.compare.shared import EncodedRows
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import Schema, Split, TableEncoder, TableError, values
 from reweigh.bench.train import frozen
-from reweigh.bench.train import scores as metrics
 from reweigh.bench.train.pixels import as_tensor, normalize, pixel_statistics
 from reweigh.bench.train.scores import ScoringRules
 from reweigh.bench.train.task import Task
@@ -48,6 +46,8 @@ _SAME_TEST = (
 _LEAST_TESTED = 10
 #: Share of the training rows that each split leaves out, where time cuts all of them at the same rows.
 _LEFT_OUT = 0.1
+#: Images that become numbers at a time.
+_PIECE = 256
 #: Options about a table's columns and rows.
 _FOR_TABLES = ("target", "task", "categorical", "drop", "group", "time", "test")
 
@@ -108,7 +108,8 @@ class Problem:
     `rows` counts rows with a target, `test_share` is the share of them that a split tests on, and `test_rows` are
     the rows that every split tests on, where they are given. `imbalance` thins the classes of the training rows, and
     `positions` are the places in their file of the rows that were kept of it. `files` are those of texts, each of which
-    is a row, and `fingerprint` that of a folder's content.
+    is a row, and `fingerprint` that of a folder's content. Where the rows are a sample,
+    `sample` is the size that was asked for, and `sampled_from` how many rows there are.
     """
 
     name: str
@@ -128,6 +129,10 @@ class Problem:
     images: Images | None = field(default=None, repr=False)
     files: tuple[str, ...] = field(default=(), repr=False)
     fingerprint: str = ""
+    sample: int = 0
+    sampled_from: int = 0
+    #: Columns of numbers that one split has read for all others.
+    numbers: dict[str, Array] = field(default_factory=dict[str, Array], init=False, repr=False)
 
     @property
     def regression(self) -> bool:
@@ -388,87 +393,84 @@ def with_test_rows(problem: Problem, parts: Split, *, hold_out: bool) -> Split:
     return Split(train, parts.val, parts.val)
 
 
-def deal(
-    problem: Problem, parts: Split, encoded: EncodedRows | None = None, *, features: str = ""
-) -> tuple[Task, TableEncoder | Pixels | Frozen]:
+def deal(problem: Problem, parts: Split, *, features: str = "") -> tuple[Task, TableEncoder | Pixels | Frozen]:
     """The task on these parts, and the preprocessing that its training rows made.
 
-    The rows of a table are taken from `encoded`, if given, or put there for other processes. With `features`, photos or
-    texts are what the frozen network of that name makes of them.
+    With `features`, photos or texts are what the frozen network of that name makes of them.
     """
+    split, preprocessing = dealt(problem, parts, features=features)
+    return split.task(), preprocessing
+
+
+def dealt(
+    problem: Problem, parts: Split, *, features: str = "", room: Room = in_memory
+) -> tuple[DealtSplit, TableEncoder | Pixels | Frozen]:
+    """The rows of these parts as arrays, written to `room` a piece at a time, and the preprocessing."""
     rows = {"train": parts.train, "val": parts.val, "test": parts.test}
     if problem.images is not None:
-        images, given = problem.images, problem.labels
-        assert given is not None
-        y = {part: torch.from_numpy(given[chosen]) for part, chosen in rows.items()}
-        if features:
-            made = pretrained.of_photos(images.paths, problem.fingerprint, encoder=features)
-            preprocessing: Pixels | Frozen = Frozen.fit(features, made[parts.train])
-            x = {part: torch.from_numpy(preprocessing.scaled(made[chosen])) for part, chosen in rows.items()}
-        else:
-            mean, deviation = pixel_statistics(images.x[parts.train])
-            size = int(images.x.shape[1])
-            preprocessing = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
-            x = {part: preprocessing.transform(images.x[chosen]) for part, chosen in rows.items()}
-        return _task(problem, x, y, _scorer(problem, rows, y, 1.0, None), None), preprocessing
-    frame, schema = problem.table
-    if features:
-        encoder = TableEncoder.fit(frame, pretrained.without_texts(schema), parts.train)
-        names = pretrained.texts_of(schema)
-        made = pretrained.text_columns(frame, names)[parts.train]
-        whole: TableEncoder | Frozen = Frozen.fit(features, made, columns=names, table=encoder)
+        preprocessing: TableEncoder | Pixels | Frozen
+        x, preprocessing = _dealt_images(problem, problem.images, rows, features, room)
+        labels = problem.labels
+        assert labels is not None
+        y, scale = {part: labels[chosen] for part, chosen in rows.items()}, 1.0
     else:
-        whole = encoder = TableEncoder.fit(frame, schema, parts.train)
-    x = {part: torch.from_numpy(_encode(whole, frame, part, chosen, encoded)) for part, chosen in rows.items()}
-    y = {part: torch.tensor(encoder.transform_target(frame, chosen)) for part, chosen in rows.items()}
+        x, y, scale, preprocessing = _dealt_table(problem, rows, features, room)
     groups = group_indices(problem)
-    scale = float(getattr(encoder.target, "deviation", 1.0))
-    if problem.regression:  # as many axes as a model's output has
-        y = {part: column[:, None] for part, column in y.items()}
-    own = None if groups is None else torch.tensor(groups[parts.train])
-    return _task(problem, x, y, _scorer(problem, rows, y, scale, groups), own), whole
-
-
-def _encode(
-    encoder: TableEncoder | Frozen, frame: pl.DataFrame, part: str, rows: Array, encoded: EncodedRows | None
-) -> Array:
-    if isinstance(encoder, Frozen):  # never large: there are too many texts to embed before
-        return encoder.rows(frame, rows)
-    if encoded is None:
-        return encoder.transform(frame, rows)
-    shape = (len(rows), encoder.width)
-    return encoded.get(part, shape, lambda out: encoder.transform(frame, rows, out=out))
-
-
-def _task(problem: Problem, x: dict[str, Tensor], y: dict[str, Tensor], scorer: Any, groups: Tensor | None) -> Task:
-    return Task(
-        x_train=x["train"],
-        y_train=y["train"],
-        x_val=x["val"],
-        y_val=y["val"],
-        x_test=x["test"],
-        y_test=y["test"],
+    facts = SplitFacts(
+        kind=problem.kind,
         classes=problem.classes,
-        groups=groups,
-        n_groups=len(problem.groups) or None,
-        scorer=scorer,
+        n_groups=len(problem.groups),
+        judging=problem.judging,
+        scale=scale,
     )
+    own: dict[str, Array] = {} if groups is None else {part: groups[chosen] for part, chosen in rows.items()}
+    return DealtSplit(x=x, y=y, groups=own, facts=facts), preprocessing
 
 
-def _scorer(
-    problem: Problem, rows: dict[str, Array], truth: dict[str, Tensor], scale: float, groups: Array | None
-) -> Any:
-    """Scores of a part's outputs; those of a regression are in the target's own unit, which a person can judge."""
+def _dealt_images(
+    problem: Problem, images: Images, rows: dict[str, Array], features: str, room: Room
+) -> tuple[dict[str, Array], Pixels | Frozen]:
+    if features:
+        made = pretrained.of_photos(images.paths, problem.fingerprint, encoder=features)
+        frozen = Frozen.fit(features, made[rows["train"]])
+        return {part: _into(room, part, frozen.scaled(made[chosen])) for part, chosen in rows.items()}, frozen
+    mean, deviation = pixel_statistics(images.x, rows["train"])
+    size = int(images.x.shape[1])
+    pixels = Pixels(size=size, mean=mean, deviation=tuple(max(d, 1e-6) for d in deviation))
+    x: dict[str, Array] = {}
+    for part, chosen in rows.items():
+        x[part] = room(part, (len(chosen), *images.x.shape[1:]))
+        for top in range(0, len(chosen), _PIECE):
+            piece = pixels.transform(images.x[chosen[top : top + _PIECE]])
+            x[part][top : top + _PIECE] = piece.permute(0, 2, 3, 1).numpy()
+    return x, pixels
 
-    def score(part: str, outputs: Tensor) -> dict[str, Any]:
-        predicted, targets = outputs.detach().cpu().numpy(), truth[part].numpy()
-        own = None if groups is None else groups[rows[part]]
-        if problem.regression:
-            return metrics.regression(predicted * scale, targets * scale, own, len(problem.groups))
-        classes, groups_ = len(problem.classes), len(problem.groups)
-        return metrics.classification(predicted, targets, classes, own, groups_, problem.judging)
 
-    return score
+def _dealt_table(
+    problem: Problem, rows: dict[str, Array], features: str, room: Room
+) -> tuple[dict[str, Array], dict[str, Array], float, TableEncoder | Frozen]:
+    frame, schema = problem.table
+    x: dict[str, Array] = {}
+    if features:
+        encoder = TableEncoder.fit(frame, pretrained.without_texts(schema), rows["train"])
+        names = pretrained.texts_of(schema)
+        made = pretrained.text_columns(frame, names)[rows["train"]]
+        preprocessing: TableEncoder | Frozen = Frozen.fit(features, made, columns=names, table=encoder)
+        for part, chosen in rows.items():
+            x[part] = _into(room, part, preprocessing.rows(frame, chosen))
+    else:
+        preprocessing = encoder = TableEncoder.fit(frame, schema, rows["train"], read=problem.numbers)
+        for part, chosen in rows.items():
+            out = room(part, (len(chosen), encoder.width))
+            x[part] = encoder.transform(frame, chosen, out=out, read=problem.numbers)
+    y = {part: encoder.transform_target(frame, chosen) for part, chosen in rows.items()}
+    return x, y, float(getattr(encoder.target, "deviation", 1.0)), preprocessing
+
+
+def _into(room: Room, part: str, rows: Array) -> Array:
+    out = room(part, rows.shape)
+    out[:] = rows
+    return out
 
 
 def _refuse(question: DataQuestion, names: Sequence[str], source: str, hint: str) -> None:
@@ -650,22 +652,24 @@ def _image_folder(path: Path, question: DataQuestion) -> Problem:
 
 
 def _decoded(files: list[Path], size: int, fingerprint: str) -> tuple[Array, list[Path], list[str]]:
-    """Small images, their files, and why others cannot be used; every folder is decoded once, by one process."""
-    reasons: list[str] = []
+    """Small images, their files, and why others cannot be used.
 
-    def decode() -> Array:
-        x, kept, unreadable = image_folder.readable(files, size, grey=False)
+    Every folder is decoded once, by one process, image by image into a file that all processes map.
+    """
+    reasons: list[str] = []
+    key = f"2 pixels {size} {fingerprint}"
+
+    def decode(out: Array) -> None:
+        _, kept, unreadable = image_folder.readable(files, size, grey=False, out=out)
         reasons.extend(unreadable)
         readable = set(kept)
         frozen.kept(f"{key} which", lambda: np.array([file in readable for file in files]))
-        return x
 
-    key = f"1 pixels {size} {fingerprint}"
-    x = frozen.kept(key, decode)
+    x = frozen.kept_rows(key, (len(files), size, size, 3), decode)
     which = frozen.kept(f"{key} which", lambda: np.ones(len(files), dtype=bool))
     if not which.all() and not reasons:  # decoded before: ask the files themselves again
         reasons = [_fault(file) for file, good in zip(files, which, strict=True) if not good]
-    return x, [file for file, good in zip(files, which, strict=True) if good], reasons
+    return x[: int(which.sum())], [file for file, good in zip(files, which, strict=True) if good], reasons
 
 
 def _fault(file: Path) -> str:

@@ -7,19 +7,18 @@ small data run many at once; everything else is a process of its own.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from reweigh.bench import tables
-from reweigh.bench.compare import features, shared
+from reweigh.bench.compare import features, tasks
 from reweigh.bench.compare.folder import NAME, results_at
-from reweigh.bench.compare.problem import DataQuestion, Problem, deal, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion, Problem
+from reweigh.bench.compare.tasks import SplitOfRows
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab.recipe import LATER, Trainee, plain
 from reweigh.bench.lab.runs import Record, Run, RunWriter
@@ -73,8 +72,6 @@ _STEPS, _EPOCHS = 1500, (5, 60)
 _FINE_TUNING = 10
 #: Metrics besides the cost that a threshold can be chosen by.
 _CUT_BY = ("accuracy", "balanced_accuracy", "worst_class", "f1", "matthews")
-#: Splits of small data that a process keeps in memory.
-_REMEMBERED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +88,24 @@ class Settings(SupervisedSettings, DataQuestion):
     features: str = field(default="", metadata=LATER)
     #: The share of the training rows of a split that is trained on.
     train_share: float = field(default=1.0, metadata=LATER)
+    #: Rows of the sample that is compared on; 0 for all rows.
+    sample: int = field(default=0, metadata=LATER)
 
     def question(self) -> DataQuestion:
         """The part of the settings that says which data."""
         names = {field.name for field in dataclasses.fields(DataQuestion)}
         return DataQuestion(**{name: value for name, value in dataclasses.asdict(self).items() if name in names})
+
+    def split(self, seed: int) -> SplitOfRows:
+        """The part of the settings that says which rows, of a seed."""
+        return SplitOfRows(
+            question=self.question(),
+            features=self.features,
+            sample=self.sample,
+            train_share=self.train_share,
+            seed=seed,
+            large=self.large,
+        )
 
 
 def settings(
@@ -117,6 +127,7 @@ def settings(
         large=rows * width > _LARGE,
         precision=precision,
         features=embedded,
+        sample=problem.sample,
     )
     return plain(shared)
 
@@ -232,41 +243,17 @@ def metric_named(name: str, problem: Problem) -> Metric:
     raise UserError(f"`--metric` must be one of {', '.join(m.key for m in usable)}, got {name!r}.{hint}")
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _small_task(question: DataQuestion, features: str, seed: int, share: float = 1.0) -> Task:
-    problem = load(question)
-    return deal(problem, parts_of(problem, seed, share=share), features=features)[0]
-
-
-@functools.lru_cache(maxsize=1)
-def _large_task(question: DataQuestion, features: str, seed: int, folder: Path, share: float = 1.0) -> Task:
-    problem = load(question)
-    rows = shared.EncodedRows(folder, f"{question} {features} {seed}" + (f" {share}" if share != 1.0 else ""))
-    return deal(problem, parts_of(problem, seed, share=share), rows, features=features)[0]
-
-
-def _task(settings: Settings, seed: int, root: Path) -> Task:
-    """The task of one split; a process that trains many methods on it makes it once.
-
-    Large data are encoded by one process, and shared with the others through a folder below `root`.
-    """
-    if settings.large:
-        return _large_task(settings.question(), settings.features, seed, root / shared.FOLDER, settings.train_share)
-    return _small_task(settings.question(), settings.features, seed, settings.train_share)
-
-
 def train(
     settings: Settings, method: Method, seed: int, writer: RunWriter, scale: np.ndarray[Any, Any] | None
 ) -> Iterator[Record]:
     """One training, or the correction of one that has finished."""
-    root = writer.directory.parent.parent
     if settings.base:
         return _correct(settings, method, seed, writer)
     if settings.model in boosters.LIBRARIES:
-        task = _task(settings, seed, root)
+        task = tasks.task(settings.split(seed))
         return fit(boosters.Boosting(settings.model, task, method, settings.training(), seed), writer)
     # Networks are trained as in every supervised recipe.
-    networks = supervised.recipe(lambda settings, seeds: _task(settings, seeds.seed, root))
+    networks = supervised.recipe(lambda settings, seeds: tasks.task(settings.split(seeds.seed)))
     return networks.train(settings, method, seed, writer, scale)
 
 
@@ -274,7 +261,7 @@ def _correct(settings: Settings, method: Method, seed: int, writer: RunWriter) -
     """The outputs of another run after the correction of this method, scored as if it had been trained."""
     spec, plain = writer.run.spec, dataclasses.replace(method, post=None)
     base = dataclasses.replace(spec, label=settings.base, method=str(plain), settings={**spec.settings, "base": ""})
-    source, task = Run(base, writer.run.root), _task(settings, seed, writer.run.root)
+    source, task = Run(base, writer.run.root), tasks.task(settings.split(seed))
     outputs = {part: torch.from_numpy(source.array(f"{part}_outputs")) for part in ("val", "test")}
     built = method.build(task.context(steps=1))
     record: Record = {"epoch": settings.epochs, "progress": 1.0}
@@ -294,7 +281,7 @@ def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
     settings: Settings = members[0][0]
 
     def task_of(seed: int) -> Task:
-        return _small_task(settings.question(), settings.features, seed, settings.train_share)
+        return tasks.task(settings.split(seed))
 
     alike: dict[Any, list[int]] = {}
     for k, (_, _, seed, _) in enumerate(members):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reweigh.bench import tables
-from reweigh.bench.compare import features, recipe
+from reweigh.bench.compare import features, recipe, sample
 from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
 from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
@@ -83,7 +83,14 @@ def question(
             with of_user(f"`--method {text}`"):
                 method(text).build(task.context(steps=1))
     table = recipe.table(problem, columns, rows, primary, metric)
-    about = (*about_texts, *_about_photos(models, problem), *notes, *_groups(rows, problem), *_duplicates(problem))
+    about = (
+        *_about_sample(problem),
+        *about_texts,
+        *_about_photos(models, problem),
+        *notes,
+        *_groups(rows, problem),
+        *_duplicates(problem),
+    )
     table = dataclasses.replace(table, notes=(*table.notes, *about))
     settings = recipe.settings(request.question, problem, task.x_train[0].numel(), request.precision, embedded)
     return plan.Question(recipe=recipe.NAME, table=table, settings=settings)
@@ -131,6 +138,16 @@ def _look_once(problem: Problem, embedded: str, models: Sequence[str], progress:
     if embedded:
         frame, schema = problem.table
         features.text_columns(frame, features.texts_of(schema), progress)
+
+
+def _about_sample(problem: Problem) -> list[str]:
+    """A note on the rows that are compared on, where they are not all."""
+    if not problem.sampled_from:
+        return []
+    return [
+        f"Compared on {sample.about(problem)}, in which every class keeps at least {sample.LEAST} rows if it has so "
+        f"many. The sample grows {sample.GROWTH}-fold while the budget allows another round."
+    ]
 
 
 def _about_photos(models: Sequence[str], problem: Problem) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reweigh.bench.compare import shared
 from reweigh.bench.compare.actions import Decision, against
 from reweigh.bench.compare.problem import FOLDS
 from reweigh.bench.compare.row_scores import stops_below
@@ -63,10 +64,27 @@ class SearchOutcome:
     dropped: dict[Key, int] = field(default_factory=dict[Key, int])
     ended: Ended = "finished"
     seconds: float = 0.0
+    #: Whether every row has had its first round, and whether the search ended there since there is time for more rows.
+    first_round: bool = False
+    grows: bool = False
 
 
 #: The results of an outcome, and the decision they allow, if any.
 Judge = Callable[[SearchOutcome], tuple[Results, Decision | None]]
+#: Makes ready what runs need before processes start on them; yields between pieces of work.
+Prepare = Callable[[Sequence[Spec]], Iterable[None]]
+#: Whether to go on with more rows, from the seconds that a first round takes on these and the seconds left.
+Grow = Callable[[float, float], bool]
+
+
+def _nothing_to_prepare(specs: Sequence[Spec]) -> Iterable[None]:
+    del specs
+    return ()
+
+
+def _as_large_as_it_gets(round_seconds: float, left: float) -> bool:
+    del round_seconds, left
+    return False
 
 
 def search(
@@ -79,6 +97,8 @@ def search(
     on_stage: Judge,
     device: str = "cpu",
     clock: Callable[[], float] | None = None,
+    prepare: Prepare = _nothing_to_prepare,
+    grow: Grow = _as_large_as_it_gets,
 ) -> SearchOutcome:
     """Run until the budget runs out or the best action is decided; what is on disk already costs no time.
 
@@ -100,6 +120,10 @@ def search(
         Where processes train, by name.
     clock
         What counts the seconds; the time of day unless given. A benchmark on a busy machine counts processor time.
+    prepare
+        Called with runs before processes start on them.
+    grow
+        Asked after the first round whether to end there, and to go on with more rows.
 
     Returns
     -------
@@ -108,10 +132,10 @@ def search(
     """
     clock = clock or time.monotonic
     started = clock()
-    searching = _Search(question, root, started + budget, display, clock)
+    searching = _Search(question, root, started + budget, display, clock, prepare)
     try:
-        with Workers(jobs, device=device) as workers:
-            searching.go(workers, on_stage)
+        with Workers(jobs, device=device, environment={shared.VARIABLE: str(root / shared.FOLDER)}) as workers:
+            searching.go(workers, on_stage, grow)
     except OutOfTimeError:
         searching.outcome.ended = "time"
     except KeyboardInterrupt:
@@ -123,10 +147,16 @@ def search(
 
 class _Search:
     def __init__(
-        self, question: Question, root: Path, deadline: float, display: Display, clock: Callable[[], float]
+        self,
+        question: Question,
+        root: Path,
+        deadline: float,
+        display: Display,
+        clock: Callable[[], float],
+        prepare: Prepare,
     ) -> None:
         self.question, self.root, self.deadline, self.display = question, root, deadline, display
-        self.clock, self.jobs = clock, 1
+        self.clock, self.prepare, self.jobs = clock, prepare, 1
         together = question.settings.get("large") is False and any(
             question.column_settings(column).get("model") in BATCHED_MODELS for column in question.table.columns
         )
@@ -147,7 +177,7 @@ class _Search:
             if (base := table.row(label).settings.get("base"))
         }
 
-    def go(self, workers: Workers, on_stage: Judge) -> None:
+    def go(self, workers: Workers, on_stage: Judge, grow: Grow) -> None:
         """Round by round."""
         self.jobs = workers.jobs
         chosen, specs, splits = plan.as_written(self.question), self.untuned, 0
@@ -155,6 +185,10 @@ class _Search:
         while splits < ROUND:
             splits = self._stage(workers, chosen, specs, splits, self._first)
             decided = self._judge(on_stage)
+        self.outcome.first_round = True
+        if grow(self._taken(self.untuned), self._left()):
+            self.outcome.grows = True
+            return
         if self._tuning_fits():  # what is decided as written may still be improved
             self.outcome.rates, decided = RATES, False
             self.tuning = self._tuning_specs()
@@ -344,6 +378,10 @@ class _Search:
         return 2 * ROUND * len(SHARES) * max(typical.values(), default=0.0) / self.jobs
 
     def _execute(self, workers: Workers, specs: Sequence[Spec], title: str) -> None:
+        # Runs that are trained together are so again although some of them are done.
+        for _ in self.prepare([] if all(self._run(spec).done for spec in specs) else specs):
+            if self._left() < 0:
+                raise OutOfTimeError(f"the time was over before: {title}")
         failures = execute(
             specs,
             self.root,
@@ -410,6 +448,11 @@ class _Search:
             if (spec.column, spec.label) not in self.derived and (run := self._run(spec)).done:
                 seconds.setdefault(spec.column, []).append(float(run.summary()["seconds"]))
         return {column: sum(values) / len(values) for column, values in seconds.items()}
+
+    def _taken(self, specs: Iterable[Spec]) -> float:
+        """Seconds that finished runs took, when they were done."""
+        runs = (self._run(s) for s in specs if (s.column, s.label) not in self.derived)
+        return sum(float(run.summary()["seconds"]) for run in runs if run.done) / self.jobs
 
     def _left(self) -> float:
         return self.deadline - self.clock()

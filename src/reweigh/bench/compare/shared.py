@@ -1,72 +1,128 @@
-"""Encoded rows that all processes of a comparison share: one of them writes a split, and all map the same file.
+"""Splits that all processes of a comparison share: one process encodes them, and all others map the same files.
 
-A large table encoded by each process for itself would be in memory once for each. A mapped file is in memory once,
-and the system may drop it when memory is short.
+A large table encoded by each process for itself would be in memory once for each, and the table itself as well. The
+process that has read the table writes each split that is about to be trained on, once for all models and methods. A
+mapped file is in memory once, and the system may drop it when memory is short. The others never read the table.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import fcntl
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reweigh.bench.files import sweep, temporary_name
+from reweigh.bench.compare.dealt import Array, DealtSplit, Room, SplitFacts
+from reweigh.bench.files import reserve, sweep, temporary_name
+from reweigh.bench.lab.table import with_tuples
+from reweigh.bench.train.scores import ScoringRules
 
-Array = np.ndarray[Any, Any]
 #: The folder next to the runs; removed when the comparison ends.
 FOLDER = "encoded"
+#: Tells the processes of a comparison where that folder is.
+VARIABLE = "REWEIGH_ENCODED"
+#: Bytes of splits that stay although others are about to be trained on.
+_MOST = 1_000_000_000
+_PARTS = ("train", "val", "test")
 
 
-class EncodedRows:
-    """The encoded parts of one split, in a folder of files.
+def from_environment() -> SharedSplits | None:
+    """The splits of the comparison that this process works for; None if it works for none."""
+    folder = os.environ.get(VARIABLE)
+    return None if folder is None else SharedSplits(Path(folder))
+
+
+def key(identity: str) -> str:
+    """The name of a split in the folder, from everything that it follows from."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+class SharedSplits:
+    """The encoded splits of a comparison, each a folder of arrays.
 
     Parameters
     ----------
     folder
-        Where files are shared.
-    identity
-        Everything that the rows follow from.
+        Where they are.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.key = hashlib.sha256(identity.encode()).hexdigest()[:16]
 
-    def get(self, part: str, shape: tuple[int, int], fill: Callable[[Array], object]) -> Array:
-        """A float32 matrix of this shape: mapped if it is there, else written by `fill` and then mapped.
+    def __contains__(self, name: str) -> bool:
+        return (self.folder / name).is_dir()
 
-        Splits are gone through one after the other: a new one takes the place of those before it. A process that still
-        works with an old one keeps it, since a file that is mapped outlives its name.
-        """
+    def put(self, name: str, make: Callable[[Room], DealtSplit]) -> None:
+        """Write a split, unless it is there; `make` is given room in files for the numbers of its rows."""
+        with self._locked():  # whoever comes second waits, and finds the folder
+            if name in self:
+                return
+            temporary = temporary_name(self.folder / name)
+            temporary.mkdir()
+            try:
+                _write(temporary, make)
+                temporary.replace(self.folder / name)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def get(self, name: str) -> DealtSplit | None:
+        """A split whose rows are mapped; None if it is not there."""
+        folder = self.folder / name
+        try:
+            facts = json.loads((folder / "facts.json").read_text())
+            x = {part: np.load(folder / f"x_{part}.npy", mmap_mode="c", allow_pickle=False) for part in _PARTS}
+            y, groups = (
+                {p: np.load(path, allow_pickle=False) for p in _PARTS if (path := folder / f"{what}_{p}.npy").exists()}
+                for what in ("y", "groups")
+            )
+        except FileNotFoundError:
+            return None
+        judging = ScoringRules(**with_tuples(facts.pop("judging")))
+        return DealtSplit(x=x, y=y, groups=groups, facts=SplitFacts(**with_tuples(facts), judging=judging))
+
+    def make_room(self, wanted: Collection[str]) -> None:
+        """Remove other splits than these if they take much room; who still works with one of them keeps it mapped."""
+        with self._locked():
+            sweep(self.folder)
+            others = [path for path in self.folder.iterdir() if path.is_dir() and path.name not in wanted]
+            if sum(file.stat().st_size for path in others for file in path.iterdir()) > _MOST:
+                for path in others:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{self.key}-{part}.npy"
         with (self.folder / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second waits, and finds the file
-            if not path.exists():
-                sweep(self.folder)
-                for old in self.folder.glob("*.npy"):
-                    if not old.name.startswith(self.key):
-                        old.unlink()
-                temporary = temporary_name(path)
-                matrix = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-                _reserve(temporary)
-                fill(matrix)
-                matrix.flush()
-                temporary.replace(path)
-        # Private pages only where somebody writes, which nobody does.
-        return np.load(path, mmap_mode="c", allow_pickle=False)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
-def _reserve(path: Path) -> None:
-    """Take the room on the disk now: a full disk is an error here, and would kill the process that writes to a map."""
-    with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+def _write(folder: Path, make: Callable[[Room], DealtSplit]) -> None:
+    matrices: list[Any] = []
+
+    def room(part: str, shape: tuple[int, ...]) -> Array:
+        path = folder / f"x_{part}.npy"
+        matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+        reserve(path)
+        matrices.append(matrix)
+        return matrix
+
+    split = make(room)
+    for part in _PARTS:
+        np.save(folder / f"y_{part}.npy", split.y[part], allow_pickle=False)
+        if split.groups:
+            np.save(folder / f"groups_{part}.npy", split.groups[part], allow_pickle=False)
+    for matrix in matrices:
+        matrix.flush()
+    (folder / "facts.json").write_text(json.dumps(dataclasses.asdict(split.facts)))
 
 
 def remove(root: Path) -> None:

@@ -77,7 +77,7 @@ def compare_data(
     )
     prepared = answering.prepare(given)
     with RunDisplay(Console(quiet=quiet), prepared.table.metric) as display:
-        searched = answering.run(prepared, display, lambda answer: None)
+        searched = answering.run(prepared, display, lambda answer, problem: None)
     if searched.answer is None:
         raise UserError(
             "no split has been finished by all methods in the time given. Call it again with a larger budget to resume."

@@ -11,7 +11,7 @@ from reweigh.bench.tables.leaks import leaks
 from reweigh.bench.tables.profile import Profile
 from reweigh.bench.tables.read import LEAST_ROWS, read
 from reweigh.bench.tables.schema import ColumnSchema, Schema
-from reweigh.bench.tables.splits import Split, append, duplicates_across, folds, keeps_groups_whole, split
+from reweigh.bench.tables.splits import FEW_GROUPS, Split, append, duplicates_across, folds, keeps_groups_whole, split
 
 __all__ = [
     "read",
@@ -24,6 +24,7 @@ __all__ = [
     "split",
     "folds",
     "keeps_groups_whole",
+    "FEW_GROUPS",
     "Split",
     "append",
     "duplicates_across",

@@ -71,21 +71,16 @@ class NumberColumn:
     indicator: bool
 
     @classmethod
-    def fit(cls, name: str, cells: pl.Series) -> NumberColumn:
-        """From training cells."""
-        known = _floats(values.numbers(cells))
+    def fit(cls, name: str, numbers: Array) -> NumberColumn:
+        """From training cells in which NaN is missing."""
+        known = numbers.astype(np.float64)
         return cls(name=name, scale=StandardScaling.fit(known), indicator=bool(np.isnan(known).any()))
 
-    @classmethod
-    def fit_plain(cls, name: str, numbers: Array) -> NumberColumn:
-        """From training cells none of which is missing."""
-        return cls(name=name, scale=StandardScaling.fit(numbers.astype(np.float64)), indicator=False)
-
-    def fill_plain(self, numbers: Array, out: Array) -> None:
-        """Write the features of cells none of which is missing."""
-        out[:, 0] = self.scale.apply(numbers.astype(np.float64))
-        if self.indicator:
-            out[:, 1] = 0.0
+    @staticmethod
+    def read(cells: pl.Series) -> Array:
+        """Cells as numbers in which NaN is missing; those that are plain numbers are not copied."""
+        plain = values.plain_numbers(cells)
+        return _floats(values.numbers(cells)) if plain is None else plain
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -97,9 +92,9 @@ class NumberColumn:
         if not (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
             _demand_readable(cells, values.numbers(cells), "numbers")
 
-    def fill(self, cells: pl.Series, out: Array) -> None:
-        """Write the features of these cells."""
-        known = _floats(values.numbers(cells))
+    def fill(self, numbers: Array, out: Array) -> None:
+        """Write the features of these cells, from `read`."""
+        known = numbers.astype(np.float64)
         out[:, 0] = self.scale.apply(known)
         if self.indicator:
             out[:, 1] = np.isnan(known)

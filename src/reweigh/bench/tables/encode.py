@@ -109,6 +109,7 @@ class TableEncoder:
         levels: int = 32,
         words: int = 64,
         memory: int = 800_000_000,
+        read: dict[str, Array] | None = None,
     ) -> TableEncoder:
         """An encoder from training rows.
 
@@ -126,6 +127,9 @@ class TableEncoder:
             Features of a column of free text.
         memory
             Bytes that the encoded training rows may take: `levels` and `words` are halved until they do.
+        read
+            The columns of numbers of this very table that were read before, and where those are put that are read now:
+            many encoders of one table need to read them once.
         """
         validate.whole("levels", levels, 1)
         validate.whole("words", words, 1)
@@ -138,9 +142,9 @@ class TableEncoder:
 
         fitted: dict[str, AnyColumn] = {}
         for column in schema.features:
-            numbers = values.plain_numbers(frame.get_column(column.name)) if column.kind == "number" else None
-            if numbers is not None:
-                fitted[column.name] = kinds.NumberColumn.fit_plain(column.name, _those(numbers, rows))
+            if column.kind == "number":
+                numbers = _numbers(frame.get_column(column.name), read)
+                fitted[column.name] = kinds.NumberColumn.fit(column.name, numbers if rows is None else numbers[rows])
             elif column.kind != "text":
                 fitted[column.name] = _fit(column, cells(column.name), levels)
         texts = [column.name for column in schema.features if column.kind == "text"]
@@ -165,7 +169,14 @@ class TableEncoder:
         """Number of features."""
         return sum(len(column.features) for column in self.columns)
 
-    def transform(self, frame: pl.DataFrame, rows: Array | None = None, *, out: Array | None = None) -> Array:
+    def transform(
+        self,
+        frame: pl.DataFrame,
+        rows: Array | None = None,
+        *,
+        out: Array | None = None,
+        read: dict[str, Array] | None = None,
+    ) -> Array:
         """The features of a table as a float32 matrix.
 
         Parameters
@@ -176,16 +187,23 @@ class TableEncoder:
             Indices of the rows wanted; all of them unless given. The table itself is not copied.
         out
             Where to write, if not into a new matrix.
+        read
+            As for `fit`.
 
         Raises
         ------
         TableError
             If columns are missing or hold something other than in training. Levels not seen in training are "other".
         """
-        self._check(frame)
+        self._check(frame, read or {})
         height = frame.height if rows is None else len(rows)
         out = np.empty((height, self.width), dtype=np.float32) if out is None else out
-        sources = [_source(column, frame.get_column(column.name)) for column in self.columns]
+        sources = [
+            _numbers(frame.get_column(column.name), read)
+            if isinstance(column, kinds.NumberColumn)
+            else frame.get_column(column.name)
+            for column in self.columns
+        ]
         for top in range(0, height, _PIECE):
             bottom = min(top + _PIECE, height)
             wanted = slice(top, bottom) if rows is None else rows[top:bottom]
@@ -194,11 +212,12 @@ class TableEncoder:
                 # All columns of a piece before the next: the piece stays in the cache.
                 stop = start + len(column.features)
                 place = out[top:bottom, start:stop]
-                if isinstance(source, pl.Series):
-                    column.fill(source[wanted] if isinstance(wanted, slice) else source.gather(wanted), place)
+                if isinstance(column, kinds.NumberColumn):
+                    assert isinstance(source, np.ndarray)
+                    column.fill(source[wanted], place)
                 else:
-                    assert isinstance(column, kinds.NumberColumn)
-                    column.fill_plain(source[wanted], place)
+                    assert isinstance(source, pl.Series)
+                    column.fill(source[wanted] if isinstance(wanted, slice) else source.gather(wanted), place)
                 start = stop
         return out
 
@@ -215,7 +234,7 @@ class TableEncoder:
         """Class names of class indices, or numbers in the target's own unit."""
         return self.target.inverse(encoded)
 
-    def _check(self, frame: pl.DataFrame) -> None:
+    def _check(self, frame: pl.DataFrame, read: Collection[str]) -> None:
         here = set(frame.columns)
         absent = [column.name for column in self.columns if column.name not in here]
         if absent:
@@ -224,7 +243,8 @@ class TableEncoder:
                 f"the table lacks the {what} that the model was trained on. {near(absent[0], frame.columns)}"
             )
         for column in self.columns:
-            column.check(frame.get_column(column.name))
+            if column.name not in read:
+                column.check(frame.get_column(column.name))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, in which every float comes back as it was."""
@@ -251,14 +271,13 @@ class TableEncoder:
         return cls(columns=tuple(kinds.from_dict(column) for column in saved["columns"]), target=aim)
 
 
-def _source(column: AnyColumn, cells: pl.Series) -> pl.Series | Array:
-    """The cells of a column: as they lie in memory where they are numbers and none is missing."""
-    numbers = values.plain_numbers(cells) if isinstance(column, kinds.NumberColumn) else None
-    return cells if numbers is None else numbers
-
-
-def _those(numbers: Array, rows: Array | None) -> Array:
-    return numbers if rows is None else numbers[rows]
+def _numbers(cells: pl.Series, read: dict[str, Array] | None) -> Array:
+    """A column of numbers, read if it was not read before."""
+    if read is None:
+        return kinds.NumberColumn.read(cells)
+    if cells.name not in read:
+        read[cells.name] = kinds.NumberColumn.read(cells)
+    return read[cells.name]
 
 
 def _some(cells: pl.Series, rows: Array | None) -> pl.Series:
@@ -266,8 +285,6 @@ def _some(cells: pl.Series, rows: Array | None) -> pl.Series:
 
 
 def _fit(column: ColumnSchema, cells: pl.Series, levels: int) -> AnyColumn:
-    if column.kind == "number":
-        return kinds.NumberColumn.fit(column.name, cells)
     if column.kind == "boolean":
         return kinds.BooleanColumn.fit(column.name, cells)
     if column.kind == "date":

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 #: Amounts are split as if each tenth of them were a class.
 _BINS = 10
 #: With more groups than this, or fewer rows per group, groups are assumed to be people or places and kept whole.
-_FEW_GROUPS, _ROWS_A_GROUP = 50, 30
+FEW_GROUPS, _ROWS_A_GROUP = 50, 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +247,7 @@ def _keeps_whole(groups: Array, given: bool | None) -> bool:
     if given is not None:
         return given
     number = len(np.unique(groups))
-    return number > _FEW_GROUPS or len(groups) / number < _ROWS_A_GROUP
+    return number > FEW_GROUPS or len(groups) / number < _ROWS_A_GROUP
 
 
 def _moments(frame: pl.DataFrame, schema: Schema) -> Array:

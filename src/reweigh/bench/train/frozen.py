@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from reweigh.bench import models
 from reweigh.bench.catalogue.cache import cache_folder
 from reweigh.bench.catalogue.card import Array
 from reweigh.bench.catalogue.images import Dataset
-from reweigh.bench.files import replacing
+from reweigh.bench.files import replacing, reserve
 from reweigh.bench.train.pixels import as_tensor, normalize
 
-__all__ = ["IMAGENET_DEVIATION", "IMAGENET_MEAN", "activations", "kept", "pretrained", "vectors"]
+__all__ = ["IMAGENET_DEVIATION", "IMAGENET_MEAN", "activations", "kept", "kept_rows", "pretrained", "vectors"]
 
 #: Mean and standard deviation of ImageNet's channels, as pre-trained networks expect them.
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -31,13 +32,34 @@ _BATCH = 64
 
 
 def kept(key: str, compute: Callable[[], Array]) -> Array:
-    """The array of this key, from the cache or else computed and put there."""
-    path = cache_folder() / "features" / f"activations-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+    """The array of this key, mapped from the cache, or else computed and put there."""
+    path = _path(key)
     if not path.exists():
         features = compute()
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.save(file, features, allow_pickle=False)
-    return np.load(path, allow_pickle=False)
+    return _mapped(path)
+
+
+def kept_rows(key: str, shape: tuple[int, ...], fill: Callable[[Array], object]) -> Array:
+    """Bytes of this key, mapped from the cache, or else put there by `fill`: they need not fit into memory."""
+    path = _path(key)
+    if not path.exists():
+        with replacing(path) as temporary:
+            rows = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+            reserve(temporary)
+            fill(rows)
+            rows.flush()
+    return _mapped(path)
+
+
+def _path(key: str) -> Path:
+    return cache_folder() / "features" / f"activations-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+
+
+def _mapped(path: Path) -> Array:
+    # Private pages only where somebody writes, which nobody does.
+    return np.load(path, mmap_mode="c", allow_pickle=False)
 
 
 def pretrained(model: str) -> Any:

@@ -19,6 +19,9 @@ from reweigh.bench.catalogue.card import Array
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 
+#: Images that are looked at together.
+_PIECE = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
@@ -98,14 +101,23 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return flat.mul_(scale).add_(shift).view(batch, height, width, len(mean)).permute(0, 3, 1, 2)
 
 
-def pixel_statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of NHWC bytes, in units of 0..1: what `normalize` takes."""
+def pixel_statistics(images: Array, rows: Array | None = None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of NHWC bytes, in units of 0..1: what `normalize` takes.
+
+    All images are looked at, or those of `rows`, some at a time: they may lie in a file that does not fit into memory.
+    """
+    rows = np.arange(len(images)) if rows is None else rows
     levels = np.arange(256) / 255
+    counts = np.zeros((images.shape[-1], 256), np.int64)
+    for top in range(0, len(rows), _PIECE):
+        piece = images[rows[top : top + _PIECE]]
+        for channel, own in enumerate(counts):
+            # From the histogram: exact, and without a copy of the data in floating point.
+            own += np.bincount(piece[..., channel].reshape(-1), minlength=256)
     means: list[float] = []
     stds: list[float] = []
-    for channel in range(images.shape[-1]):
-        # From the histogram: exact, and without a copy of the data in floating point.
-        share = np.bincount(images[..., channel].reshape(-1), minlength=256) / images[..., channel].size
+    for own in counts:
+        share = own / own.sum()
         means.append(float(share @ levels))
         stds.append(float(np.sqrt(share @ (levels - means[-1]) ** 2)))
     return tuple(means), tuple(stds)

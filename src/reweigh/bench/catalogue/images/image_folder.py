@@ -110,27 +110,31 @@ def pixels(files: Sequence[Path], size: int, grey: bool) -> Array:
     return np.stack([_pixels(path, size, grey) for path in files])
 
 
-def readable(files: Sequence[Path], size: int, grey: bool) -> tuple[Array, list[Path], list[str]]:
+def readable(
+    files: Sequence[Path], size: int, grey: bool, out: Array | None = None
+) -> tuple[Array, list[Path], list[str]]:
     """The images that can be read, scaled, their files, and for each of the others why it cannot.
+
+    They are written one by one to the first places of `out`, if it is given, which may be a file.
 
     Raises
     ------
     UserError
-        If that is more than half of them: then something else is wrong than single files.
+        If more than half cannot: then something else is wrong than single files.
     """
-    images: list[Array] = []
+    images = np.empty((len(files), size, size, 1 if grey else 3), np.uint8) if out is None else out
     kept: list[Path] = []
     reasons: list[str] = []
     for path in files:
         try:
-            images.append(_pixels(path, size, grey))
+            images[len(kept)] = _pixels(path, size, grey)
         except UserError as error:
             reasons.append(str(error))
             continue
         kept.append(path)
     if len(reasons) > len(files) / 2:
         raise UserError(f"{len(reasons)} of {len(files)} images cannot be used, the first because {reasons[0]}")
-    return np.stack(images), kept, reasons
+    return images[: len(kept)], kept, reasons
 
 
 def skipped(reasons: Sequence[str]) -> list[str]:

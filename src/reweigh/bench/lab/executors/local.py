@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,11 +109,20 @@ class Workers:
         Folder of official data files, if one was given.
     device
         Where they train, by name. Where it names a kind of accelerator, processes take turns with those there are.
+    environment
+        Variables that the processes see.
     """
 
-    def __init__(self, jobs: int, data_root: Path | None = None, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        jobs: int,
+        data_root: Path | None = None,
+        *,
+        device: str = "cpu",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.jobs, self.device = max(1, jobs), device
-        self._environment = {} if data_root is None else {"REWEIGH_DATA": str(data_root)}
+        self._environment = {**(environment or {}), **({} if data_root is None else {"REWEIGH_DATA": str(data_root)})}
         self._pool = self._start()
 
     def __enter__(self) -> Workers:
