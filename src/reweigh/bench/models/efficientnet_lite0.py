@@ -100,7 +100,18 @@ def _last_part(shape: tuple[int, ...], head: nn.Module, weights: str) -> nn.Modu
     whole = EfficientNetLite0(3, nn.Identity())
     if weights == "imagenet":
         load_into(whole, "efficientnet_lite0")
-    return nn.Sequential(nn.Unflatten(1, (channels, side, side)), *list(whole.embed)[-2:], head)
+    last, pool = list(whole.embed)[-2:]
+    for module in last.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = _FixedStatistics
+    return nn.Sequential(nn.Unflatten(1, (channels, side, side)), last, pool, head)
+
+
+class _FixedStatistics(nn.BatchNorm2d):
+    """Normalises by the published mean and variance in training too: a few photos have none of their own to offer."""
+
+    def train(self, mode: bool = True) -> _FixedStatistics:
+        return super().train(False)
 
 
 class _InvertedResidual(nn.Module):
