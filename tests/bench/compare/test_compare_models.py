@@ -67,7 +67,7 @@ class Kept:
         self.arrays[name] = values
 
 
-@pytest.mark.parametrize("library", ("lightgbm", "xgboost"))
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 @pytest.mark.parametrize("target", ["old", "band", "score"])
 def test_a_plain_booster_is_the_librarys_own(table, library, target):
     """With the mean as objective, the margins are those of the built-in objective trained in one go."""
