@@ -18,6 +18,8 @@ _OPTIONS = {
 }
 #: Losses whose targets are not classes.
 _OTHER_TARGETS = ("mse", "bce")
+#: Objectives that need the losses of a reference model, which `_train` does not have.
+_WITH_REFERENCE = ("rho",)
 #: Samplers that draw by the losses of the last step: the processor has to wait for those, once per step.
 _WAITING = ("importance", "hardness", "primal_dual")
 #: Steps that look at all training rows between two stages, and wait for what comes out.
@@ -51,7 +53,7 @@ def _train(text: str, *, precision: str = "float32", epochs: int = 2):
 
 def _all_parts() -> list[str]:
     parts = [name for slot in SLOTS if slot != "post" for name in names(slot)]
-    return [_OPTIONS.get(name, name) for name in parts if name not in _OTHER_TARGETS]
+    return [_OPTIONS.get(name, name) for name in parts if name not in _OTHER_TARGETS + _WITH_REFERENCE]
 
 
 @pytest.mark.parametrize("text", _all_parts())
@@ -72,6 +74,16 @@ def test_losses_of_other_targets(loss):
     outputs, targets = torch.randn(4, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([[0.0, 1.0]] * 4)
     here = built(outputs, targets)
     there = built(outputs.to("second"), targets.to("second"))
+    assert there.device.type == "second"
+    torch.testing.assert_close(there.cpu(), here)
+
+
+@pytest.mark.parametrize("text", _WITH_REFERENCE)
+def test_objectives_with_a_reference_model(text):
+    objective = method(text).objective
+    losses, reference = torch.rand(2, 12, generator=torch.Generator().manual_seed(0))
+    here, _ = objective.apply(losses, objective.init(), signal=reference)
+    there, _ = objective.apply(losses.to("second"), objective.init(), signal=reference.to("second"))
     assert there.device.type == "second"
     torch.testing.assert_close(there.cpu(), here)
 
