@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.metadata
 import json
@@ -18,6 +19,21 @@ from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
+
+
+def _keep_memory() -> None:
+    """Let glibc keep what is freed.
+
+    Otherwise the form whose last matrix happens to end the heap gives it back at each call, and pays a page fault for
+    every 4 kB of the next one; in a training program, other tensors lie above it.
+    """
+    if platform.system() == "Linux":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD of malloc.h
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest
+
+
+_keep_memory()
 
 #: Turns shorter than what a scheduler gives another process.
 TURN_SECONDS = 0.002

@@ -112,6 +112,37 @@ def bare_losses(quick: bool, seconds: float) -> Iterator[Result]:
                     yield Result(f"{kind}, {b} x {c}", in_turns(calls(b, c), seconds))
 
 
+# --- the criterion with all that it can be given ---
+
+
+def criteria(seconds: float) -> Iterator[Result]:
+    """`Reweighted(criterion)` against the criterion itself."""
+    generator = torch.Generator().manual_seed(0)
+
+    def of(setting: str, shape: tuple[int, ...], options: dict, **ours) -> Result:
+        x = torch.randn(shape, generator=generator).requires_grad_()
+        y = torch.randint(0, shape[1], (shape[0], *shape[2:]), generator=generator)
+
+        def call(loss: Callable[[Tensor, Tensor], Tensor]) -> Call:
+            def run() -> None:
+                x.grad = None
+                loss(x, y).backward()
+
+            return run
+
+        plain, module = nn.CrossEntropyLoss(**options), Reweighted(nn.CrossEntropyLoss(**options), **ours)
+        forms = {"plain": call(plain), "Reweighted": call(module)}
+        return Result(f"{setting}, {' x '.join(map(str, shape))}", in_turns(forms, seconds))
+
+    for shape in ((32, 10), (256, 1000), (4096, 1000)):
+        weight = 0.5 + torch.rand(shape[1], generator=generator)
+        yield of("cross entropy", shape, {})
+        yield of("class weights", shape, {"weight": weight})
+        yield of("class weights, smoothing", shape, {"weight": weight, "label_smoothing": 0.1})
+    for level in ("sample", "token", "sequence"):
+        yield of(f"pixels, level={level}", (8, 21, 64, 64), {}, level=level)
+
+
 # --- whole steps: forward, backward and SGD of a model ---
 
 
@@ -200,6 +231,7 @@ def row(result: Result) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes, shorter turns")
+    parser.add_argument("--only", choices=("criteria", "steps", "losses"), help="one of the three parts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "overhead.json")
     options = parser.parse_args()
@@ -209,8 +241,13 @@ def main() -> None:
     out = console()
     results: list[Result] = []
     with out.status("warming up") as status:
-        for source in (whole_steps(seconds), bare_losses(options.quick, seconds)):
-            for result in source:
+        sources = {
+            "criteria": criteria(seconds),
+            "steps": whole_steps(seconds),
+            "losses": bare_losses(options.quick, seconds),
+        }
+        for name, source in sources.items():
+            for result in source if options.only in (None, name) else ():
                 results.append(result)
                 status.update(f"{len(results)} settings timed, the last: {result.setting}")
     title = "Re-weighted against plain mean: ratio, and microseconds more"

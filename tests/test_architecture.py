@@ -52,7 +52,10 @@ FRAMEWORKS = {"torch", "jax", "jaxlib", "tensorflow", "scipy", "pandas", "polars
 #: Files of the core that are another library's method, imported when their method is named and not before.
 BORROWED = {"post/isotonic.py": {"sklearn"}}
 #: Functions that bring values to the host and are named for it, or that only ever see tensors which are there already.
-HOST_ONLY = {"to_numpy", "_apply_here", "_occurs_here", "_weigh_here"}
+HOST_ONLY = {
+    *("to_numpy", "_apply_here", "_draw_here", "_exp_here", "_losses_here", "_occurs_here", "_of_rows_here"),
+    *("_update_here", "_weigh_here"),
+}
 
 
 def room(path: Path) -> str:

@@ -84,15 +84,23 @@ def is_traced(x: object) -> bool:
 
 def is_readable(x: Any) -> bool:
     """Whether NumPy may work on the values of `x` where they are: there is no device and no program being traced."""
+    return isinstance(x, np.ndarray) or are_readable(x)
+
+
+def are_readable(*tensors: Any) -> bool:
+    """Whether NumPy may work on the values of all these torch tensors."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or type(x) is not torch.Tensor:  # subclasses have their own way of holding values
-        return isinstance(x, np.ndarray)
-    return (
-        x.is_cpu
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._get_tracing_state()
+    if torch is None:
+        return False
+    for x in tensors:
+        if type(x) is not torch.Tensor or not x.is_cpu:  # subclasses have their own way of holding values
+            return False
+    c = torch._C
+    return not (
+        torch.compiler.is_compiling()
+        or c._are_functorch_transforms_active()
+        or c._len_torch_dispatch_stack()
+        or c._get_tracing_state()
     )
 
 

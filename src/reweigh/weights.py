@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from reweigh import _validate as validate
 from reweigh._array import Array, ArrayT, cast, clip, is_floating, largest_exponent, namespace, stop_gradient, widen
 
@@ -80,12 +82,18 @@ class KL:
 
     def of_constants(self, losses: Array) -> Array:
         """The same for losses that are known to be wide and free of gradient: nothing is checked or cast."""
-        xp = namespace(losses)
-        gamma, tau = self._scale(), self.tau
+        gamma: Any = self._scale()
+        tau: Any = self.tau
         u = _less(losses, self.offset)
-        exponent = (u if tau is None else clip(u, 0.0, tau)) * gamma
         bound = None if tau is None else gamma * tau
-        if isinstance(bound, (int, float)) and abs(bound) < 10.0:
+        near = isinstance(bound, (int, float)) and abs(bound) < 10.0
+        if near and tau is not None and isinstance(u, np.ndarray) and u.ndim:  # in few steps and one vector of memory
+            u = np.minimum(np.maximum(u, 0.0), tau)
+            u *= gamma
+            return np.exp(u, out=u)
+        xp = namespace(losses)
+        exponent = (u if tau is None else clip(u, 0.0, tau)) * gamma
+        if near:
             return xp.exp(exponent)  # within reach of every dtype: exp(10) is a number even in float16
         limit = largest_exponent(losses)
         return xp.exp(clip(exponent, -limit, limit))

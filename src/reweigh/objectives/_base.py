@@ -37,6 +37,10 @@ State = Any  # `()` for most objectives; otherwise a dict of names to 0-d or 1-d
 Nonfinite = Literal["raise", "skip", "propagate"]
 
 
+#: Where each weight is made from its own loss, torch is as fast as NumPy beyond so many.
+_FEW = 4096
+
+
 class Weighed(NamedTuple):
     """What an objective makes of a batch.
 
@@ -102,6 +106,16 @@ class Objective(ABC):
         """Whether no hyper-parameter is an array, such as a traced or mapped one, or an axis of a JAX mesh."""
         values = [*vars(self).values(), *vars(getattr(self, "weight", object)).values()]
         return not any(is_array(value) for value in values) and not isinstance(getattr(self, "sync", True), str)
+
+    @functools.cached_property
+    def on_host(self) -> bool:
+        """Whether NumPy weighs losses that lie in the processor's memory for this objective."""
+        return self.neutral and self.made_of_numbers
+
+    @functools.cached_property
+    def bounded(self) -> bool:
+        """Whether a weight is made from one loss, clipped: then nothing on the way to it overflows."""
+        return self.separable and self.clip_level is not None
 
     @property
     def clip_level(self) -> float | None:
@@ -204,7 +218,8 @@ class Objective(ABC):
             or not losses.shape[0]
             or losses.dtype.itemsize < 4
             or not losses.is_floating_point()
-            or not self.made_of_numbers
+            or not self.on_host
+            or (self.separable and losses.shape[0] > _FEW)
             or world_size(losses) > 1
         ):
             return None
@@ -213,14 +228,20 @@ class Objective(ABC):
             if not given.is_cpu:
                 return None
             groups = given.numpy()
+        host: Any = losses.detach().numpy()
         if state:
-            state = state_like(state, losses)
-            if not all(x.is_cpu for x in state.values()):
-                return None
-            state = {name: x.numpy() for name, x in state.items()}
-        with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
-            weights, state, value = self.weigh(losses.detach().numpy(), state, groups=groups)
-            weights /= losses.shape[0]
+            known: dict[str, Any] = {}
+            for name, x in state.items():
+                if is_torch(x) and not x.is_cpu:
+                    return None
+                known[name] = x.numpy() if is_torch(x) else constant_like(x, host)
+            state = known
+        if self.bounded:  # nothing to be quiet about
+            weights, state, value = self.weigh(host, state, groups=groups)
+        else:
+            with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
+                weights, state, value = self.weigh(host, state, groups=groups)
+        weights /= losses.shape[0]
         loss = losses.dot(tensor_of(weights))
         if value is not None:
             loss.detach().fill_(float(value))  # in place: the product is not needed to differentiate it
@@ -330,7 +351,8 @@ def _on_host(objective: Objective, losses: Array, state: State, measure: Array |
     """Whether all that the weights are made of is a number or in the processor's memory, and of this rank alone."""
     return (
         is_readable(losses)
-        and objective.made_of_numbers
+        and objective.on_host
+        and not (objective.separable and losses.shape[0] > _FEW)
         and world_size(losses) == 1
         and (measure is None or measure.is_cpu)
         and (groups is None or groups.is_cpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from reweigh._array import Array
 from reweigh.objectives._base import Objective, State, Weighed
@@ -38,6 +39,8 @@ class DFT(Objective):
     Meant for fine-tuning language models token by token. References: Wu et al., *On the Generalization of SFT: A
     Reinforcement Learning Perspective with Reward Rectification*, arXiv 2508.05629.
     """
+
+    neutral: ClassVar[bool] = True
 
     @property
     def separable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -62,11 +63,17 @@ class Redescending(Objective):
     surrogate: bool = False
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tau": (1.0, 3.0, 5.0), "power": (0.5, 1.0, 2.0)}
+    neutral: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         validate.positive("tau", self.tau)
         validate.non_negative("power", self.power)
         validate.boolean("surrogate", self.surrogate)
+
+    @functools.cached_property
+    def on_host(self) -> bool:
+        """Not where the loss to descend is differentiated itself."""
+        return super().on_host and not self.surrogate
 
     @property
     def clip_level(self) -> float | None:

@@ -120,6 +120,7 @@ class RGD(Objective):
     sync: bool | str = True
 
     search: ClassVar[Mapping[str, tuple[Any, ...]]] = {"tau": (1.0, 3.0, 5.0, 7.0, 9.0)}
+    neutral: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -180,6 +181,11 @@ class RGD(Objective):
         """`tau` above the offset."""
         return None if self.tau is None else self.tau + self.offset
 
+    @functools.cached_property
+    def on_host(self) -> bool:
+        """Not where the loss to descend is differentiated itself, or a counter decides."""
+        return super().on_host and not self.surrogate and not self.warmup
+
     def init(self) -> State:
         """A step counter during warm-up, otherwise nothing."""
         return {"step": np.zeros((), np.int32)} if self.warmup else ()
@@ -194,6 +200,8 @@ class RGD(Objective):
     ) -> Weighed:
         """The weight of each unit from its own loss."""
         weights = self.weight.of_constants(losses)
+        if not (self.surrogate or self.normalize or self.warmup):
+            return Weighed(weights)
         integral = self.integral(losses, state)
         value = None if integral is None else mean(integral, measure)
         if self.normalize:

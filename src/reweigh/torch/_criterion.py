@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from reweigh._array import is_readable
 from reweigh.torch.losses._base import Loss
 
+_of_all_modules: Any = nn.modules.module
+
 
 class Elements(NamedTuple):
     """What a criterion gives before anything is averaged, element by element.
@@ -126,14 +128,14 @@ class Criterion(nn.Module):
             _check_units(own)
             seen = self._free(own, inner, output, target)
             return Elements(own, seen - _entropy_of_rows(target, smoothing) if self.floor else seen)
+        if class_weight is not None and smoothing and type(inner) is nn.CrossEntropyLoss and _is_wide_matrix(output):
+            return elements_of_logs(torch.log_softmax(output, 1), target, inner, self.floor)
         mask = _mask(target, inner.ignore_index)
         measure = None if class_weight is None else _of_target(class_weight, target, mask)
         if class_weight is None or measure is None:
             measure = mask
             own = inner(output, target)
             seen = own.detach()
-        elif smoothing and type(inner) is nn.CrossEntropyLoss and output.ndim > 1 and output.dtype.itemsize >= 4:
-            own, seen = _smoothed(output, target, class_weight, measure, mask, smoothing, inner.ignore_index)
         elif smoothing:
             own = inner(output, target)
             seen = self._free(own, inner, output, target)
@@ -146,8 +148,7 @@ class Criterion(nn.Module):
         wide = own.dtype if own.dtype.itemsize >= 4 else torch.float32
         measure = None if measure is None else measure.to(wide)
         if self.floor and smoothing:
-            seen = seen - _entropy_of_smoothing(smoothing, output.shape[1 if output.ndim > 1 else 0])
-            seen = seen if mask is None else torch.where(mask, seen, 0.0)
+            seen = _above_floor(seen, mask, smoothing, output.shape[1 if output.ndim > 1 else 0])
         return Elements(own, seen, measure, mask)
 
     def _binary(self, inner: nn.BCELoss | nn.BCEWithLogitsLoss, output: Tensor, target: Tensor) -> Elements:
@@ -315,29 +316,60 @@ def _occurs_here(target: Tensor, label: int) -> bool:
     return bool(np.count_nonzero(target.numpy() == label))
 
 
-def _smoothed(
-    output: Tensor,
-    target: Tensor,
-    class_weight: Tensor,
-    measure: Tensor,
-    mask: Tensor | None,
-    smoothing: float,
-    ignore_index: int,
-) -> tuple[Tensor, Tensor]:
-    """Smoothed cross entropy with class weights, and without them as a constant, of one pass over the logits."""
-    logs = torch.log_softmax(output, 1)
-    hit = F.nll_loss(logs, target, reduction="none", ignore_index=ignore_index)
+def _is_wide_matrix(output: Tensor) -> bool:
+    return output.ndim > 1 and output.dtype.itemsize >= 4
+
+
+def is_hooked(module: Any) -> bool:
+    """Whether something besides its own code runs when a module is called."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _of_all_modules._global_forward_hooks
+        or _of_all_modules._global_forward_pre_hooks
+        or _of_all_modules._global_backward_hooks
+        or _of_all_modules._global_backward_pre_hooks
+    )
+
+
+def elements_of_logs(logs: Tensor, target: Tensor, inner: nn.CrossEntropyLoss, floor: bool) -> Elements:
+    """The cross entropy of integer labels from the logarithms of the probabilities: all of it in one pass over them."""
+    class_weight, smoothing = inner.weight, inner.label_smoothing
+    mask = _mask(target, inner.ignore_index)
+    hit = F.nll_loss(logs, target, reduction="none", ignore_index=inner.ignore_index)
+    measure = None if class_weight is None else _of_target(class_weight, target, mask)
+    own, seen = hit if measure is None else hit * measure, hit.detach() if hit.requires_grad else hit
+    if smoothing:
+        rest = smoothing / logs.shape[1]
+        own_part, seen_part = _spread(logs, class_weight)
+        if mask is not None:
+            own_part, seen_part = torch.where(mask, own_part, 0.0), torch.where(mask, seen_part, 0.0)
+        own, seen = (1.0 - smoothing) * own - rest * own_part, (1.0 - smoothing) * seen - rest * seen_part
+        if floor:
+            seen = _above_floor(seen, mask, smoothing, logs.shape[1])
+    measure = mask if measure is None else measure
+    return Elements(own, seen, None if measure is None else measure.to(own.dtype), mask)
+
+
+def _spread(logs: Tensor, class_weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum of the logarithms over the classes with the class weights, and without as a constant."""
+    constant = logs.detach().sum(1)
+    if class_weight is None:
+        return (logs.sum(1) if logs.requires_grad else constant), constant
     # Products of matrices lose digits under autocast, and are several times as fast as a product and a sum elsewhere.
-    kind = output.device.type
+    kind = logs.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        spread = (logs * class_weight.view(-1, *[1] * (output.ndim - 2))).sum(1)
-    else:
-        spread = torch.matmul(class_weight.to(logs.dtype), logs.flatten(2) if logs.ndim > 2 else logs.t())
-    own_part, seen_part = spread.view_as(hit), logs.detach().sum(1)
-    if mask is not None:
-        own_part, seen_part = torch.where(mask, own_part, 0.0), torch.where(mask, seen_part, 0.0)
-    rest = smoothing / output.shape[1]
-    return (1.0 - smoothing) * hit * measure - rest * own_part, (1.0 - smoothing) * hit.detach() - rest * seen_part
+        return (logs * class_weight.view(-1, *[1] * (logs.ndim - 2))).sum(1), constant
+    weighted = torch.matmul(class_weight.to(logs.dtype), logs.flatten(2) if logs.ndim > 2 else logs.t())
+    return weighted.view_as(constant), constant
+
+
+def _above_floor(seen: Tensor, mask: Tensor | None, smoothing: float, classes: int) -> Tensor:
+    """What a smoothed loss is above the smallest that it can be; zero where the label is ignored."""
+    seen = seen - _entropy_of_smoothing(smoothing, classes)
+    return seen if mask is None else torch.where(mask, seen, 0.0)
 
 
 def _of_target(class_weight: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:

@@ -47,6 +47,11 @@ def is_wrapped(x: Tensor) -> bool:
     return _C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def is_batched(x: Tensor) -> bool:
+    """Whether `x` stands for a batch of gradients, as `is_grads_batched=True` makes them without `torch.func`."""
+    return _C._functorch.is_legacy_batchedtensor(x)
+
+
 def unwrapped(x: Tensor) -> Tensor:
     """The tensor inside the wrappers of `torch.func`, with the axes of `vmap` in front."""
     while is_wrapped(x):

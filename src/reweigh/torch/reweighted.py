@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh._array import dot, flatten, widen
+from reweigh._array import are_readable, dot, flatten, widen, world_size
 from reweigh._carry import carried, with_hyper_parameters
 from reweigh.method import Context, Method, ObjectiveLike
 from reweigh.monitor import Monitor
@@ -27,7 +28,8 @@ from reweigh.objectives._base import (
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.rgd import RGDOptions
 from reweigh.post import Correction, Post
-from reweigh.torch._criterion import Criterion, Elements
+from reweigh.torch._criterion import Criterion, Elements, is_hooked
+from reweigh.torch._fused import MANY, one_pass, rows
 from reweigh.torch._passes import STEPS, in_backward, is_wrapped, unwrapped
 from reweigh.torch._segments import sum_by_segment
 from reweigh.torch.losses import CrossEntropy, Loss
@@ -41,6 +43,11 @@ _NOT_A_CRITERION = {
     "step": "a criterion gives the loss and leaves the update to its caller",
     "average": "a criterion does not see the model's weights",
 }
+
+
+#: torch.nn.functional.cross_entropy without its checks of old arguments, and its number for no reduction.
+_cross_entropy: Any = torch._C._nn.cross_entropy_loss  # pyright: ignore
+_NONE = 0
 
 
 class Units(NamedTuple):
@@ -226,6 +233,12 @@ class Reweighted(nn.Module):
         **keywords: Any,
     ) -> Tensor:
         """The loss to descend in training; the criterion's own value otherwise."""
+        trains = self.training and torch.is_grad_enabled()
+        bare = trains and sample_weight is groups is signal is index is segments is count is None
+        if bare and len(inputs) == 2 and not keywords:
+            loss = self._of_rows_here(*inputs)
+            if loss is not None:
+                return loss
         criterion = self.criterion
         if self.class_counts == "auto":
             _refuse_to_guess(criterion.inner)
@@ -233,10 +246,11 @@ class Reweighted(nn.Module):
             inputs, keywords = criterion.bind(inputs, keywords)
         if self.nonfinite == "skip":
             inputs = tuple(_NoNanBackward.apply(x) if _takes_gradient(x) else x for x in inputs)
+        alone = sample_weight is segments is None and self.nonfinite == "propagate" and not callable(self.level)
+        fused = one_pass(criterion, inputs) if trains and alone else None
         # No hooks on a part of our own; the caller's criterion has its own.
-        elements = criterion.forward(*inputs, **keywords)
-        trains = self.training and torch.is_grad_enabled()
-        if trains and sample_weight is groups is signal is index is segments is count is None:
+        elements = criterion.forward(*inputs, **keywords) if fused is None else fused.elements
+        if bare and fused is None:
             loss = self._of_plain(elements)
             if loss is not None:
                 return loss
@@ -263,7 +277,10 @@ class Reweighted(nn.Module):
             self._elements = (counted.own.detach(), counted.measure)
             if not torch.compiler.is_compiling() and is_wrapped(weighed.weights):
                 self._unwrap()
-        return _descend(units, weighed, count).to(dtype)
+        loss = _descend(units, weighed, count)
+        if fused is not None:
+            loss = fused.descend(inputs[0], loss, _shares(elements, units, weighed, level, count))
+        return loss.to(dtype)
 
     def _of_plain(self, elements: Elements) -> Tensor | None:
         """The loss where every element is a unit that counts one and nothing is remembered: in the fewest steps.
@@ -291,6 +308,66 @@ class Reweighted(nn.Module):
             self._unwrap()
         loss = own.dot(weighed.weights / own.shape[0])
         return loss if weighed.value is None else loss + (weighed.value - loss).detach()
+
+    def _of_rows_here(self, output: Any, target: Any) -> Tensor | None:
+        """The cross entropy of rows that all count, where nothing is remembered: in the fewest steps.
+
+        On the processor each step costs as much as the weights of a small batch. None for everything else.
+        """
+        objective = self.objective
+        criterion: Any = self._modules["criterion"]  # `self.criterion` is a search in Python
+        inner = criterion._modules.get("inner")
+        if (
+            type(inner) is not nn.CrossEntropyLoss
+            or not are_readable(output, target)
+            or output.ndim != 2
+            or output.dtype.itemsize < 4
+            or target.dtype != torch.int64
+            or inner.label_smoothing
+            or criterion.total is not None
+            or self.nonfinite != "propagate"
+            or callable(self.level)
+            or self._state_names
+            or objective.takes
+            or not objective.on_host
+            or is_hooked(inner)
+            or (not objective.separable and world_size(output) > 1)
+        ):
+            return None
+        class_weight = inner._buffers["weight"]
+        if class_weight is not None and (not are_readable(class_weight) or class_weight.dtype != output.dtype):
+            return None
+        many = rows(output, target, inner.ignore_index) if output.numel() >= MANY else None
+        if many is not None:
+            own = seen = many.losses
+            losses = seen.numpy()
+        else:
+            own = _cross_entropy(output, target, None, _NONE, inner.ignore_index, 0.0)
+            seen = own.detach()
+            losses = seen.numpy()
+            # An ignored label has a loss of zero. So has one that is certain: both are left to the long way.
+            if not own.shape[0] or losses.itemsize < 4 or np.count_nonzero(losses) < losses.shape[0]:
+                return None
+        measure = None if class_weight is None else class_weight.detach().numpy()[target.numpy()]
+        if objective.bounded:
+            weights, _, value = objective.weigh(losses, (), measure=measure)
+        else:
+            with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
+                weights, _, value = objective.weigh(losses, (), measure=measure)
+        if measure is None:
+            shares = torch.from_numpy(weights / losses.shape[0])
+            units = Units(seen, seen, None)
+        else:
+            shares = torch.from_numpy(weights * (measure / total(measure, losses)))
+            units = Units(torch.from_numpy(losses * measure), seen, torch.from_numpy(measure))
+        loss = own.dot(shares)
+        if value is not None:
+            loss.detach().fill_(float(value))  # in place: the product is not needed to differentiate it
+        if many is not None:
+            loss = many.descend(output, loss, shares)
+        kept = self.__dict__  # `nn.Module` looks for parameters in all that is set
+        kept["_last"], kept["_elements"] = (units, torch.from_numpy(weights)), (units.own, units.measure)
+        return loss
 
     def _level(self, trains: bool, sample_weight: Tensor | None, count: Any) -> Level:
         """How elements become units in this call."""
@@ -673,14 +750,16 @@ def _gather(elements: Elements, level: Level, segments: Tensor | None = None) ->
         return Units(sum_by_segment(flatten(own), numbers), seen, measure)
     if own.ndim == 1 or level == "token":
         return Units(flatten(own), flatten(seen), None if measure is None else flatten(measure))
-    own, seen = own.flatten(1), seen.flatten(1)
-    real = None if mask is None else mask.flatten(1).to(own.dtype)
-    length = own.shape[1] if real is None else real.sum(1).clamp(min=1)
-    seen = (seen if real is None else seen * real).sum(1) / length
+    length = _lengths(own, mask)
+    summed = own.flatten(1).sum(1)
+    if seen is own:
+        seen = summed / length
+    else:
+        seen = (seen if mask is None else torch.where(mask, seen, 0.0)).flatten(1).sum(1) / length
     if level == "sequence":
-        share = own.new_full(own.shape[:1], own.shape[1]) if measure is None else measure.flatten(1).sum(1)
-        return Units(own.sum(1), seen, share)
-    return Units(own.sum(1) / length, seen, None if measure is None else measure.flatten(1).sum(1) / length)
+        share = own.new_full(own.shape[:1], own[0].numel()) if measure is None else measure.flatten(1).sum(1)
+        return Units(summed, seen, share)
+    return Units(summed / length, seen, None if measure is None else measure.flatten(1).sum(1) / length)
 
 
 def _gather_by(
@@ -697,6 +776,21 @@ def _gather_by(
         units = level(torch.where(mask, seen, 0.0)) / torch.where(share > 0, share, 1.0)
     amounts = None if measure is None else flatten(level(measure.to(own.dtype)) / whole)
     return Units(flatten(level(own)), flatten(units), amounts)
+
+
+def _lengths(own: Tensor, mask: Tensor | None) -> Tensor | int:
+    """How many elements of each sample are real."""
+    return own[0].numel() if mask is None else mask.flatten(1).sum(1).clamp(min=1).to(own.dtype)
+
+
+def _shares(elements: Elements, units: Units, weighed: Weighed, level: Level, count: Any) -> Tensor:
+    """What each element counts in the loss, as its unit's weight has it."""
+    own = elements.own
+    each = weighed.weights / (total(units.measure, units.own) if count is None else count)
+    if own.ndim == 1 or level == "token":
+        return each.view_as(own)
+    each = each / _lengths(own, elements.mask) if level == "sample" else each
+    return each.view(-1, *[1] * (own.ndim - 1)).expand_as(own)
 
 
 def _descend(units: Units, weighed: Weighed, count: Any) -> Tensor:
