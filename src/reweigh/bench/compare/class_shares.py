@@ -80,11 +80,11 @@ def _panel(problem: Problem, name: str, runs: Sequence[Run]) -> Panel | None:
     moments = np.unique(np.linspace(0, epochs - 1, min(_MOMENTS, epochs)).round().astype(int))
     if len(moments) < 2:
         return None
-    found = [
+    estimates = [
         shares_of(losses[moments], labels[_trained(problem, run, losses.shape[1])], count, own)
         for run, losses in zip(runs, trajectories, strict=True)
     ]
-    shares = np.mean(found, axis=0)
+    shares = np.mean(estimates, axis=0)
     rarest = np.argsort(problem.class_counts, kind="stable")[:_CLASSES]
     total = sum(problem.class_counts)
     at = (100 * (moments + 1) / epochs).tolist()

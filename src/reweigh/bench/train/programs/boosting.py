@@ -256,8 +256,8 @@ class _NewtonTrees:
 
     def advance(self, rounds: int) -> None:
         for _ in range(rounds):
-            found = self.objective.gradients(self.margins("train"), self.y, None, self.factor)
-            gradient, curvature = (np.asarray(values, np.float64).reshape(len(self.y), -1) for values in found)
+            derivatives = self.objective.gradients(self.margins("train"), self.y, None, self.factor)
+            gradient, curvature = (np.asarray(values, np.float64).reshape(len(self.y), -1) for values in derivatives)
             trees = [
                 newton_trees.newton_tree(
                     self.x["train"], gradient[:, k], curvature[:, k], least=self.least, rng=self.rng
