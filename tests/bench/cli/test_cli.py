@@ -233,7 +233,7 @@ def test_some_columns_alone_have_the_runs_that_they_have_among_all(capsys, tmp_p
         return {spec.id: spec.column for spec in plan.tuning(asked)}
 
     some = runs_of(only=("fashion", "QUICK"))
-    assert {name.split(",")[0] for name in some.values()} == {"Fashion-MNIST", "QuickDraw-345"}
+    assert {name.split(",")[0] for name in some.values()} == {"Fashion-MNIST", "Fashion-MNIST CNN", "QuickDraw-345"}
     assert some.items() <= runs_of().items()
     monkeypatch.chdir(tmp_path)
     assert run_command(["run", "longtail", "--only", "imbalance 20", "--only", "svhn"]) == 2
