@@ -16,7 +16,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "the density has mean one, so the mean of (d + 1)(d - 1) is that of (d - 1)²",
     (
         "weights.py",
-        "if isinstance(bound, (int, float)) and abs(bound) < 10.0:",
+        "near = isinstance(bound, (int, float)) and abs(bound) < 10.0",
         "10.0 -> 11.0",
     ): "exp(11) is a number in float16 too",
     (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from reweigh.bench.lab.suspects import Suspect, _best_cut, precision_recall, suspects, write_csv
+from reweigh.bench.lab.suspects import Suspect, precision_recall, suspects, write_csv
 
 EPOCHS, N = 20, 200
 
@@ -41,8 +41,8 @@ def test_high_and_stable_is_suspected_with_its_reason():
 def test_what_falls_or_varies_is_hard_and_ranks_lower():
     losses = learnt()
     losses[:, 3] = 4.0
-    losses[:, 4] = np.where(np.arange(EPOCHS) < 7, 4.0, 0.05)  # learnt late
-    losses[:, 5] = np.where(np.arange(EPOCHS) // 3 % 4 == 0, 4.0, 0.05)  # high at times
+    losses[:, 4] = np.where(np.arange(EPOCHS) < 12, 4.0, 0.05)  # learnt late
+    losses[:, 5] = np.where(np.arange(EPOCHS) // 5 % 2 == 0, 4.0, 0.05)  # high, low, high, low
     ranking = suspects(losses, np.zeros(N, int))
     assert [row.index for row in ranking[:3]] == [3, 4, 5]
     assert [row.kind for row in ranking[:3]] == ["suspected label error", "hard", "hard"]
@@ -206,51 +206,3 @@ def test_a_million_examples_take_a_few_sorts():
     sorted_at = time.process_time()
     suspects(losses, labels, k=10)
     assert time.process_time() - sorted_at < 50 * (sorted_at - began)
-
-
-def planted(n=2000, share=0.2, hard=0.0, seed=0):
-    """Losses of ten epochs: wrong labels stay near 3, others are learnt, the hard among them to any level."""
-    draw = np.random.default_rng(seed)
-    labels, wrong = draw.integers(0, 4, n), draw.random(n) < share
-    final = np.where(draw.random(n) < hard, draw.exponential(0.4, n), draw.exponential(0.05, n))
-    pace = np.exp(-np.arange(10)[:, None] / 2)
-    losses = final + pace * draw.uniform(0.2, 1.0, n)
-    losses[:, wrong] = draw.normal(3.0, 0.5, (10, int(wrong.sum()))).clip(0.5)
-    return losses, labels, wrong
-
-
-@pytest.mark.parametrize(("share", "hard"), [(0.05, 0.0), (0.2, 0.0), (0.2, 0.2), (0.4, 0.0)])
-def test_a_cluster_of_wrong_labels_is_suspected_and_little_else(share, hard):
-    losses, labels, wrong = planted(share=share, hard=hard)
-    suspected = suspects(losses, labels).kind == "suspected label error"
-    assert wrong[suspected].mean() > 0.85
-    assert suspected[wrong].mean() > 0.95
-
-
-@pytest.mark.parametrize("hard", [0.0, 0.1, 0.3])
-def test_clean_data_have_a_tail_and_no_cluster(hard):
-    losses, labels, _ = planted(share=0.0, hard=hard)
-    assert (suspects(losses, labels).kind == "suspected label error").mean() < 0.02
-
-
-def test_a_difficult_or_rare_class_is_not_wrong_as_a_whole():
-    losses, labels, wrong = planted(share=0.1)
-    labels[:60] = 4
-    wrong[:60] = False
-    losses[:, :60] = np.random.default_rng(1).normal(1.2, 0.1, (10, 60))
-    kinds = suspects(losses, labels).kind
-    assert (kinds[:60] == "suspected label error").mean() < 0.05
-    assert (kinds[wrong] == "suspected label error").mean() > 0.95
-
-
-def test_the_best_cut_is_brute_forces():
-    draw = np.random.default_rng(4)
-    values = np.concatenate([draw.normal(0.2, 0.05, 30), draw.normal(0.8, 0.1, 90)]).clip(0, 1)
-
-    def between(cut):
-        low, high = values[values < cut], values[values >= cut]
-        return len(low) * len(high) * (low.mean() - high.mean()) ** 2 if len(low) and len(high) else 0.0
-
-    grid = np.linspace(0.01, 0.99, 981)
-    best = max(between(cut) for cut in grid)
-    assert between(_best_cut(values)) == pytest.approx(best, rel=1e-6)

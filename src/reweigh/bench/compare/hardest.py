@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from reweigh.bench.compare.problem import Problem, parts_of
-from reweigh.bench.compare.rows_shown import hardest_of, taken_for
+from reweigh.bench.compare.rows_shown import hardest_of, height, taken_for
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.suspects import Ranking, suspects
@@ -35,13 +35,13 @@ def trajectories(problem: Problem, runs: Sequence[Run]) -> Array:
         losses = run.array("loss_trajectory").astype(np.float32)
         rows = parts_of(problem, run.spec.seed).train
         if total is None or count is None:
-            total = np.zeros((len(losses), _height(problem)), np.float32)
+            total = np.zeros((len(losses), height(problem)), np.float32)
             count = np.zeros_like(total)
         seen = np.isfinite(losses)
         total[:, rows] += np.where(seen, losses, 0.0)
         count[:, rows] += seen
     if total is None or count is None:
-        return np.full((1, _height(problem)), np.nan, np.float32)
+        return np.full((1, height(problem)), np.nan, np.float32)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -101,7 +101,3 @@ def _weights(text: str, losses: Array) -> Array:
         if seen.any() and not getattr(objective, "needs", ()):
             weights[k, seen] = objective.weigh(row[seen].astype(np.float64), objective.init()).weights
     return weights
-
-
-def _height(problem: Problem) -> int:
-    return len(problem.images.y) if problem.images is not None else problem.table[0].height

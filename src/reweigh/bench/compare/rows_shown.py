@@ -60,11 +60,16 @@ def hardest_of(ranking: Ranking, most: int) -> list[int]:
     return [int(i) for i in np.argsort(-late, kind="stable")[: min(most, _AT_LEAST)] if ranking.kind[i] != "never seen"]
 
 
+def height(problem: Problem) -> int:
+    """How many rows the data have, those included that a problem draws its rows from."""
+    return len(problem.images.y) if problem.images is not None else problem.table[0].height
+
+
 def taken_for(problem: Problem, runs: Sequence[Run]) -> dict[int, str]:
     """What models that did not see a row in training take it for: the class with the largest mean probability."""
     if problem.regression:
         return {}
-    total = np.zeros((problem.rows, len(problem.classes)))
+    total = np.zeros((height(problem), len(problem.classes)))
     for run in runs:
         if run.has_array("test_outputs"):
             outputs = run.array("test_outputs").astype(np.float64)

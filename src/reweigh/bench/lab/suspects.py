@@ -1,7 +1,8 @@
 """Hard rows and suspects: which labels are probably wrong, read off the losses that training saw anyway.
 
-A wrong label keeps a high loss while the rest of its class is learnt, and is learnt by heart last, if at all. Every run
-keeps the newest loss of every example after every epoch (`loss_trajectory`); no further training is needed.
+A wrong label keeps a high loss while the rest of its class is learnt; a hard but rightly labelled example comes down
+late, or goes up and down. Every run keeps the newest loss of every example after every epoch (`loss_trajectory`); no
+further training is needed.
 """
 
 from __future__ import annotations
@@ -31,16 +32,6 @@ DEVIATIONS = 5.0
 FEWEST = 10
 #: Training is looked at in this many parts, to see whether a loss stays high.
 PARTS = 4
-#: Probabilities of labels are compared with this quantile of their class.
-TYPICAL = 0.75
-#: Where the best cut into two clusters lies higher than this, the lower one is no cluster of wrong labels.
-HIGHEST_CUT = 0.675
-#: Standard errors by which a valley must lie below the mode on its left to separate two clusters.
-_EVIDENCE = 1.5
-#: How far above the best cut, and above the valley, labels still count as wrong.
-_ABOVE_CUT, _ABOVE_VALLEY = 0.05, 0.25
-#: Width and distance of the windows in which a valley is looked for, and the last place where.
-_WINDOW, _STEP, _LAST_VALLEY = 0.1, 0.025, 0.55
 #: A median absolute deviation times this is a standard deviation, for normal data.
 _TO_DEVIATION = 1.4826
 #: Beyond what float16 holds, a loss was kept as infinity.
@@ -140,16 +131,9 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     to 1, where s is five robust standard deviations of the mean losses around their classes. What is high and stays
     high adds up; what is high for a while adds up to less.
 
-    Which labels are *suspected* is decided by their probabilities: :math:`p_i` is the mean of :math:`\exp(-\ell_{it})`
-    over the epochs, divided by the upper quartile of its class and at most 1. Wrong labels form a cluster of their own
-    at low values. The cut is the one that separates two clusters best (Otsu's: the largest variance between them), a
-    little above it but not far above the valley between them; all labels below are suspected. Without a valley, and
-    with the best cut above 0.675, there is no such cluster and nothing is suspected: clean data have a tail of hard
-    examples, not a second mode. Other examples with a score of at least one half are hard.
-
-    Without labels (regression) there are no probabilities: an example with a score of at least one half is suspected if
-    its excess is above s throughout the later half of training and has not fallen below half of its peak at the end,
-    and hard otherwise.
+    An example with a score of at least one half is a suspected label error if its excess is above s throughout the
+    later half of training and has not fallen below half of its peak at the end; otherwise it is hard: its loss fell
+    or varied.
 
     Parameters
     ----------
@@ -178,13 +162,11 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     Notes
     -----
     Every epoch counts, not the late ones alone: a network large enough learns wrong labels by heart, and its last
-    losses have forgotten them. Losses are taken for negative logarithms of probabilities, as cross entropies are. Where
-    classes overlap, so that no model could know the labels, rows on the wrong side look like wrong labels, and are
-    suspected: nothing in the losses tells the two apart. The deviation is pooled over the classes,
+    losses have forgotten them. Such labels are called hard, since their loss fell; the score ranks them high all the
+    same, so that the ranking finds more than its suspected errors alone. The deviation is pooled over the classes,
     because a class with many wrong labels has a wide distribution, and measuring its members by it would hide them.
     Averaging losses over training to find wrong labels goes back to Huang et al., O2U-Net (ICCV 2019), and Pleiss et
-    al., Area Under the Margin (NeurIPS 2020); the cut is Otsu's, A Threshold Selection Method (1979); comparing with
-    the class is ours. The numbers in the rule were chosen on other draws of the data than the suspects page reports on.
+    al., Area Under the Margin (NeurIPS 2020); comparing with the median of the class is ours.
     """
     trajectory = np.asarray(trajectory)
     groups, given, with_all = _groups(trajectory, labels)
@@ -199,7 +181,7 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     return Ranking(
         order=order[:k],
         score=score,
-        kind=_kinds(score, totals, limit, None if labels is None else groups),
+        kind=_kinds(score, totals, limit),
         loss=totals.late_loss,
         class_median=totals.late_median,
         hardest_share=totals.hardest_share,
@@ -320,7 +302,6 @@ class _Totals(NamedTuple):
 
     seen: Array
     centred: Array
-    probability: Array
     mean_excess: Array
     excess: Array
     late_loss: Array
@@ -333,7 +314,7 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
     epochs, n = trajectory.shape
     parts = min(PARTS, epochs)
     excess, visits = np.zeros((parts, n), np.float32), np.zeros((parts, n), np.float32)
-    centred, among, late_loss, late_median, probability = (np.zeros(n, np.float32) for _ in range(5))
+    centred, among, late_loss, late_median = (np.zeros(n, np.float32) for _ in range(4))
     late = _last_epochs(epochs)
     late_visits = np.zeros(n, np.float32)
     for t in range(epochs):
@@ -344,7 +325,6 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
         above = losses - median
         visits[part] += seen
         centred += above
-        probability += np.where(seen, np.exp(-np.maximum(losses, 0.0)), 0.0)
         excess[part] += np.maximum(above, 0.0)
         # Where a class has one loss throughout, nobody is its hardest.
         among += seen & (losses >= np.where(seen, hardest[t, groups.of], np.inf)) & (above > 0)
@@ -356,7 +336,6 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
     return _Totals(
         seen=visits.sum(0) > 0,
         centred=centred / total,
-        probability=probability / total,
         mean_excess=excess.sum(0) / total,
         excess=excess / np.maximum(visits, 1.0),
         late_loss=late_loss / np.maximum(late_visits, 1.0),
@@ -365,65 +344,11 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
     )
 
 
-def _kinds(score: Array, totals: _Totals, limit: float, groups: _Groups | None) -> Array:
-    if groups is None:
-        later = totals.excess[len(totals.excess) // 2 :]
-        stays = (later > limit).all(0) & (totals.excess[-1] >= 0.5 * totals.excess.max(0))
-        suspected = stays & (score >= 0.5)
-    else:
-        relative = _relative(totals, groups)
-        suspected = totals.seen & (relative < _cut(relative[totals.seen]))
-    kinds = np.where(suspected, "suspected label error", np.where(score < 0.5, "ordinary", "hard"))
+def _kinds(score: Array, totals: _Totals, limit: float) -> Array:
+    later = totals.excess[len(totals.excess) // 2 :]
+    stays = (later > limit).all(0) & (totals.excess[-1] >= 0.5 * totals.excess.max(0))
+    kinds = np.where(score < 0.5, "ordinary", np.where(stays, "suspected label error", "hard"))
     return np.where(totals.seen, kinds, "never seen")
-
-
-def _relative(totals: _Totals, groups: _Groups) -> Array:
-    """The probability of each label over what is typical of its class, at most 1."""
-    typical = np.ones(len(groups.starts), np.float32)  # the last group is of all examples
-    spans = [slice(a, b) for a, b in zip(groups.starts[:-1], groups.starts[1:], strict=True)] + [slice(None)]
-    for c, span in enumerate(spans):
-        members = groups.order[span]
-        members = members[totals.seen[members]]
-        if members.size:
-            typical[c] = np.quantile(totals.probability[members], TYPICAL)
-    return np.minimum(totals.probability / np.maximum(typical[groups.of], 1e-6), 1.0)
-
-
-def _cut(values: Array) -> float:
-    """Below which values lie the wrong labels: 0 where they form no cluster of their own."""
-    if values.size < 2 or float(np.ptp(values)) < 1e-6:
-        return 0.0
-    best, valley = _best_cut(values), _valley(values)
-    if valley is None:
-        return 0.0 if best > HIGHEST_CUT else best + _ABOVE_CUT
-    return min(best + _ABOVE_CUT, valley + _ABOVE_VALLEY)
-
-
-def _best_cut(values: Array) -> float:
-    """The middle of the gap that separates two clusters with the largest variance between them (Otsu)."""
-    ordered = np.sort(values.astype(np.float64))
-    n, sums = ordered.size, np.cumsum(ordered)
-    below = np.arange(1, n)
-    apart = (sums[-1] - sums[:-1]) / (n - below) - sums[:-1] / below
-    i = int(np.argmax(below * (n - below) * apart**2))
-    return float((ordered[i] + ordered[i + 1]) / 2)
-
-
-def _valley(values: Array) -> float | None:
-    """Where fewest values lie between two modes, the lower one being there beyond chance; None without one."""
-    middles = np.arange(_WINDOW / 2, 1 - _WINDOW / 2 + 1e-9, _STEP)
-    ordered = np.sort(values)
-    low, high = (np.searchsorted(ordered, middles + shift) for shift in (-_WINDOW / 2, _WINDOW / 2))
-    counts = (high - low).astype(np.float64)
-    deepest, place = 0.0, None
-    for i in range(1, len(middles)):
-        left, right, here = counts[:i].max(), counts[i:].max(), counts[i]
-        if middles[i] > _LAST_VALLEY or right <= here:
-            continue
-        depth, error = min(left, right) - here, np.sqrt(max(left + here, 1.0))
-        if depth > deepest and left - here > _EVIDENCE * error:
-            deepest, place = depth, float(middles[i])
-    return place
 
 
 def _deviation(centred: Array, seen: Array) -> float:

@@ -11,8 +11,7 @@ The `cpu` preset: digits with 10 paired seeds, three kinds of noise, 40 epochs; 
 CNN of half the usual width, 5 paired seeds, two kinds of noise, 8 epochs.
 
 Nothing is tuned and nothing is chosen with the help of the true labels. Cross-validation costs four trainings more than
-the one there is anyway; without cleanlab installed its column is left out. One more training, on the true labels, shows
-how many of these are flagged: false alarms on clean data.
+the one there is anyway; without cleanlab installed its column is left out.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ KINDS: tuple[tuple[Literal["uniform", "flip"], float], ...] = (
     ("uniform", 0.2),
     ("flip", 0.2),
 )
-#: The score and the rule for flags were chosen by looking at the draws of the first few seeds, so others are reported.
+#: The ranking's score was chosen by looking at the draws of the first few seeds, so it is reported on others.
 _FRESH = 1000
 FASHION = {"data": "fashion_mnist", "model": "cnn:width=8", "rows": 4000, "epochs": 8}
 
@@ -135,7 +134,6 @@ def train(settings: Settings, method: Method, seed: int, writer: RunWriter, scal
         **_described("", precision_recall(ranking, truth)),
         **_set_described("", ranking.of_kind("suspected label error"), truth),
     }
-    record["false_alarms"] = _false_alarms(settings, method, seeds, scale)
     for part, x in (("val", problem.x_val), ("test", problem.x_test)):
         record[f"{part}/accuracy"] = problem.score(part, predict(model, x).cpu())["accuracy"]
     if settings.folds and importlib.util.find_spec("cleanlab"):
@@ -152,21 +150,6 @@ def _fitted(
     for _ in fit(program, writer, scale=scale):
         pass
     return model.eval()
-
-
-def _false_alarms(settings: Settings, method: Method, seeds: Seeds, scale: Floats | None) -> float:
-    """The share of flags after a training of the same rows with their true labels."""
-    problem = dataclasses.replace(task(dataclasses.replace(settings, rate=0.0), seeds), noisy=None)
-    program = Program(
-        problem, _untrained(settings, problem, method, seeds), method, settings.training(), seeds,
-        augment=_augment(settings),
-    )  # fmt: skip
-    driver, losses = Driver(program, scale), list[Floats]()
-    while not driver.over:
-        driver.run_epoch()
-        losses.append(driver.tally.newest[0].float().cpu().numpy().copy())
-    ranking = suspects(np.stack(losses), problem.y_train.numpy())
-    return len(ranking.of_kind("suspected label error")) / len(problem.y_train)
 
 
 def _untrained(settings: Settings, problem: Task, method: Method, seeds: Seeds) -> torch.nn.Module:
@@ -241,7 +224,7 @@ def _set_described(prefix: str, flagged: Floats, truth: Floats) -> Record:
 
 
 def answer(results: Results) -> Sequence[str]:
-    """How flags from the losses of a plain training compare with confident learning's; then the rankings."""
+    """Whether losses of a plain training rank better than confident learning; then which training ranks best."""
     from reweigh.bench.lab.plan import BASELINE
     from reweigh.bench.report.verdict import tally, verdict
 
@@ -254,37 +237,29 @@ def answer(results: Results) -> Sequence[str]:
         return ("",)
     columns, differences = zip(*beside, strict=True)
     return (
-        _flags(columns),
         f"Compared with cleanlab, the losses of a plain training rank wrong labels {tally(differences)}.",
+        _flags(columns),
         f"Which training's losses? {verdict(results).headline}",
     )
 
 
 def _flags(columns: Sequence[ColumnResults]) -> str:
     """How the labels that are called wrong fare, ours and cleanlab's, over the settings."""
-
-    def span(name: str) -> str:
-        values = [_mean(column, name) for column in columns]
-        low, high = (f"{100 * value:.{1 if name == 'false_alarms' else 0}f}" for value in (min(values), max(values)))
-        return f"{low} %" if low == high else f"{low} to {high} %"
-
-    ahead = sum(_mean(column, "flagged_recall") >= _mean(column, "cleanlab/flagged_recall")
-                and _mean(column, "flagged_precision") >= _mean(column, "cleanlab/flagged_precision")
-                for column in columns)  # fmt: skip
-    return (
-        f"Labels flagged as wrong: ours find {span('flagged_recall')} of the wrong ones and are right in "
-        f"{span('flagged_precision')} of cases; cleanlab's find {span('cleanlab/flagged_recall')} and are right in "
-        f"{span('cleanlab/flagged_precision')}. Ours find at least as many at no worse precision in {ahead} of "
-        f"{len(columns)} settings, and flag {span('false_alarms')} of clean labels."
-    )
-
-
-def _mean(column: ColumnResults, name: str) -> float:
-    """A number of the plain training, averaged over seeds."""
     from reweigh.bench.lab.plan import BASELINE
 
-    records = [outcome.records[-1] for outcome in column.rows[BASELINE].outcomes.values()]
-    return float(np.mean([float(record.get(name, np.nan)) for record in records]))
+    def span(name: str) -> str:
+        values = [
+            np.mean([float(outcome.records[-1][name]) for outcome in column.rows[BASELINE].outcomes.values()])
+            for column in columns
+        ]
+        low, high = (f"{100 * value:.0f}" for value in (min(values), max(values)))
+        return f"{low} %" if low == high else f"{low} to {high} %"
+
+    return (
+        f"Labels flagged as wrong: ours are right in {span('flagged_precision')} of cases and find "
+        f"{span('flagged_recall')} of the wrong ones; cleanlab's are right in {span('cleanlab/flagged_precision')} and "
+        f"find {span('cleanlab/flagged_recall')}."
+    )
 
 
 def _to_cleanlab(column: ColumnResults, label: str) -> Difference | None:

@@ -46,7 +46,7 @@ def launch(arguments: Sequence[str], nproc: int) -> int:
 
 def without_launcher(arguments: Sequence[str]) -> list[str]:
     """The arguments of each process: those of the command, less the options that say how to start it."""
-    rest: list[str] = []
+    kept: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, _ = argument.partition("=")
@@ -54,8 +54,8 @@ def without_launcher(arguments: Sequence[str]) -> list[str]:
             if not equals:
                 next(rest, None)
             continue
-        rest.append(argument)
-    return rest
+        kept.append(argument)
+    return kept
 
 
 class Launched:
