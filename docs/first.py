@@ -1,8 +1,8 @@
 """Which method to try first for which trouble, read from the reports: `python docs/first.py` writes the table.
 
 It stands in README.md and docs/when.md, between the marks `<!-- first -->` and `<!-- /first -->`. The rules are stated
-below the table; what comes out is decided by what is in `reports/`: the summaries in JSON, ranked as on
-`reports/index.html`, and the tables in Markdown for what has no summary.
+below the table; what comes out is decided by what is in `reports/`: the summaries in JSON, ranked as
+`reports/index.py` does, and the tables in Markdown for what has no summary.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ def table(reports: str, *, short: bool = False) -> str:
     A trouble has a line for each kind of model that was trained, or only the one with the most settings if `short`.
     """
     lines = ["| trouble | try first | RGD | evidence |", "|---|---|---|---|"]
-    found = parts()
+    generated = parts()
     for trouble in TROUBLES:
         evidence = ", ".join(f"[{report}]({reports.format(report)})" for report, _ in trouble.columns)
-        of_trouble = [part for part in found if part.trouble == trouble.part]
+        of_trouble = [part for part in generated if part.trouble == trouble.part]
         cells = [(f"{trouble.name} ({part.model})", *ranked(part)) for part in of_trouble[: 1 if short else None]]
         for name, first, own in cells or [(trouble.name, *counted(trouble))]:
             lines.append(f"| {name} | {first} | {own} | {evidence} |")

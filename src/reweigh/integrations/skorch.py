@@ -173,7 +173,7 @@ class SampleWeights:
     >>> from skorch import NeuralNetClassifier
     >>> class Net(SampleWeights, NeuralNetClassifier): pass
     >>> net = Net(torch.nn.Linear, module__in_features=2, module__out_features=2, max_epochs=1, train_split=None,
-    ...           criterion=ReweightedCrossEntropy, criterion__tau=1.0, verbose=0)
+    ...           criterion=ReweightedCrossEntropy, criterion__tau=1.0, lr=10.0, verbose=0)
     >>> X, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     >>> net = net.fit({"input": X, "sample_weight": np.array([1.0, 0.0, 1.0, 0.0])}, y)
     >>> print(net.predict(X))

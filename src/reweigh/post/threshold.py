@@ -104,7 +104,7 @@ class Threshold(Post):
         right[:, k] = _running((labels == k)[:, None].astype(np.float64))[:, 0]
         scores = self._scores(right, called, np.bincount(targets, minlength=classes))
         moves = np.concatenate([[gap[0] - 1.0], (gap[1:] + gap[:-1]) / 2, [gap[-1] + 1.0]])
-        # Equal gaps cannot be told apart, and a cut next to the present one that changes nothing is not a move.
+        # Rows with equal gaps stay on one side of a cut, and a cut that changes nothing is not a move.
         possible = np.concatenate([[True], gap[1:] > gap[:-1], [True]])
         scores = np.where(possible, scores, -np.inf)
         present = int(np.searchsorted(gap, 0.0, side="left"))

@@ -96,7 +96,7 @@ def conclude(difference: Difference, *, gain: float | None, worth: float, smalle
             return "smaller than worth having"
         if high < aim:
             return "smaller than in the paper"
-        # A gain that is not worth having cannot be told from none by what is worth having.
+        # A gain below the margin is not confirmed by an interval that also holds gains beyond the margin.
         return "confirmed" if aim >= worth else "undecided"
     return "undecided" if low <= aim <= high else "excluded"
 

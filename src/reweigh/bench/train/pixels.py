@@ -15,10 +15,6 @@ from torch import Tensor
 from reweigh import _validate as validate
 from reweigh.bench.catalogue.card import Array
 
-#: Mean and standard deviation of CIFAR's channels, as the long-tail literature rounds them.
-CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
-CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
-
 #: Images that are looked at together.
 _PIECE = 1024
 

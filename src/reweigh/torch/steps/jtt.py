@@ -42,6 +42,7 @@ class JTT(Step):
     >>> from reweigh.torch.losses import CrossEntropy
     >>> from reweigh.torch.steps import Closure, TrainingRows
     >>> model = torch.nn.Linear(1, 2)
+    >>> _ = torch.nn.init.zeros_(model.weight)
     >>> x, y = torch.tensor([[-1.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 1, 1, 0])
     >>> stepper = JTT(first=0.5, up=5, steps=40).start(model)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
