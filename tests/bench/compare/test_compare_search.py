@@ -249,7 +249,10 @@ def test_what_cannot_win_is_dropped_but_not_what_the_question_is_about(monkeypat
     found, _ = go(world, tmp_path, 10_000)
     assert found.dropped == {("mlp", "focal"): 5}
     assert splits_of(found, "rgd") == splits_of(found, "mean")
-    assert not splits_of(found, "focal"), "it was never tuned"
+    written = [run for run in found.runs if run.spec.label == "focal"]
+    assert found.tuned
+    assert {run.spec.seed for run in written} == set(range(5)), "it is still reported, as written"
+    assert {run.spec.settings["lr"] for run in written} == {question().settings["lr"]}
 
 
 def test_a_model_that_cannot_win_is_dropped_as_a_whole(monkeypatch, tmp_path):
@@ -266,6 +269,7 @@ def test_a_model_that_cannot_win_is_dropped_as_a_whole(monkeypatch, tmp_path):
     found, _ = go(world, tmp_path, 10_000, question(columns=("mlp", "logistic")))
     assert {key for key in found.dropped if key[0] == "logistic"} == {("logistic", label) for label in METHODS}
     assert splits_of(found, "mean") == set(range(searching.MOST))
+    assert {run.spec.label for run in found.runs if run.spec.column == "logistic"} == set(METHODS)
 
 
 def test_scale_controls_run_last_and_only_for_a_gain(monkeypatch, tmp_path):

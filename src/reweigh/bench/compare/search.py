@@ -128,7 +128,7 @@ def search(
     Returns
     -------
     SearchOutcome
-        The runs that an answer may rest on, all tuned or none.
+        The runs that an answer may rest on, all tuned or none, save rows that were dropped before tuning.
     """
     clock = clock or time.monotonic
     started = clock()
@@ -236,13 +236,22 @@ class _Search:
         """Look at what is done; every finished run counts, tuned ones as soon as most rows have two splits."""
         outcome = self.outcome
         outcome.tuned = self._mostly_tuned()
-        # Either every row is reported as tuned or none: nobody should have to ask which is which.
-        specs = self.tuned if outcome.tuned else self.untuned
+        # Either every row is reported as tuned or none; only what was dropped before tuning stays as it was then.
+        specs = [*self.tuned, *self._dropped_as_written()] if outcome.tuned else self.untuned
         controls = plan.scale_controls(self.question, specs)
         outcome.runs = [run for run in map(self._run, [*specs, *controls]) if run.done]
         outcome.tuning = [run for run in map(self._run, self.tuning) if run.done]
         outcome.smaller = [run for run in map(self._run, self.smaller) if run.done]
         return outcome
+
+    def _dropped_as_written(self) -> list[Spec]:
+        """The runs of rows that were dropped before they could be tuned."""
+        tuned = {(spec.column, spec.label) for spec in self.tuned}
+        return [
+            spec
+            for spec in self.untuned
+            if (key := (spec.column, spec.label)) in self.outcome.dropped and key not in tuned
+        ]
 
     def _mostly_tuned(self) -> bool:
         """Whether plain training of every model, and half of the rows still in play, have two tuned splits."""
@@ -330,7 +339,8 @@ class _Search:
         gained = {
             column.name
             for column in results.columns
-            if (d := against(results, (column.name, table.primary), (column.name, plan.BASELINE))) is not None
+            if (column.name, table.primary) not in self.outcome.dropped
+            and (d := against(results, (column.name, table.primary), (column.name, plan.BASELINE))) is not None
             and d.conclusion(smallest=table.smallest) == "better"
         }
         seeds = sorted({s.seed for s in specs if s.label == table.primary and self._run(s).done})
