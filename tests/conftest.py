@@ -15,12 +15,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Compilers import setuptools, which must come before the distutils it replaces; other packages import that one.
 import contextlib
+import random
 import sys
 from pathlib import Path
 
 with contextlib.suppress(ImportError):
     import setuptools  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
+import numpy
 import pytest
 from hypothesis import settings
 
@@ -56,6 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE) and item.path.relative_to(_HERE).as_posix().startswith(_THOROUGH):
             item.add_marker(pytest.mark.thorough)
+
+
+@pytest.fixture(autouse=True)
+def same_draws_in_any_order() -> None:
+    """Seed the global generators, so that what a test draws does not depend on the tests before it."""
+    random.seed(0)
+    numpy.random.seed(0)  # noqa: NPY002  # what libraries draw from
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
