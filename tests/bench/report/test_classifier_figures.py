@@ -9,6 +9,7 @@ from reweigh.bench.report.confusion import confusion
 from reweigh.bench.report.cuts import Classifier, cuts, reliability
 from reweigh.bench.report.dumbbells import Pair, dumbbells
 from reweigh.bench.report.numbers import Unit
+from reweigh.bench.report.plane import PlanePoint, plane
 
 PERCENT = Unit(scale=100.0, digits=1, points=" points", sign=" %")
 
@@ -51,3 +52,18 @@ def test_a_part_that_was_never_tested_has_no_dots():
     assert "a: baseline 50.0 %, primary 75.0 % [60.0, 90.0]" in markup
     assert "b: not tested" in markup
     assert markup.count("<circle") == 2
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.001, 0.3])
+def test_names_on_a_plane_are_whole_and_never_cover_each_other(apart):
+    places = {
+        "plain logistic": (0.8, 0.6),
+        "logistic with class_weights": (0.8 + apart / 3, 0.6 + apart),
+        "mlp": (0.2, 0.1),
+    }
+    points = [PlanePoint(name=name, role="other", at=at, named=True) for name, at in places.items()]
+    wide = plane(points, names=("average", "worst"), units=(PERCENT, PERCENT)).split("when-narrow")[0]
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="name other"[^>]*>([^<]+)</text>', wide)
+    assert {name for *_, name in names} == set(places)
+    heights = [float(y) for _, y, name in names if name != "mlp"]
+    assert abs(heights[0] - heights[1]) >= 14

@@ -50,10 +50,14 @@ def opening(answer: Answer, *, images: bool) -> Markup:
         element("ul", *costs) if costs else "",
         element(
             "div",
-            element("h4", f"{answer.metric.name} against {answer.names[decision.reference.key]}; {better} is better"),
+            element(
+                "h3",
+                f"{answer.metric.name} against {answer.names[decision.reference.key]}; {better} is better",
+                class_="of-panel",
+            ),
             plot.markup,
             class_="forest",
-            style=f"--letters: {plot.letters}ch",
+            style=f"--letters: {plot.letters}ch; --names: {plot.name_letters}ch",
         ),
         class_="opening",
     )

@@ -118,7 +118,7 @@ def _metrics(model: ModelAnswer) -> Figure:
     rows = ([breakable(label), *(_entry(score) for score in scores)] for label, scores in model.scores.items())
     return Figure(
         title=f"Every metric, {model.model}",
-        markup=table(["method", *heads], rows, label="All metrics", class_="results"),
+        markup=table(["method", *heads], rows, label=f"All metrics, {model.model}", class_="results"),
         caption="Means over splits, and the difference to the best plain training with its 95 % interval: over rows "
         "and rounds of splits, or over splits for what is not a matter of single rows (average precision, recall at a "
         "precision, calibration, the worst class, group or tenth) and for rows that were dropped after one round. "

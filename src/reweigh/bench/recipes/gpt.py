@@ -234,7 +234,7 @@ def _views(column: ColumnResults, label: str) -> str:
         return ""
     outcome = row.outcomes[min(row.outcomes)]
     return "".join(
-        f"<h4>After {record['step']} steps</h4>"
+        f"<h3 class='of-panel'>After {record['step']} steps</h3>"
         f"{token_view(record['view/tokens'], record['view/weights'], record['view/losses'])}"
         for record in outcome.records
         if "view/tokens" in record

@@ -112,7 +112,7 @@ def lines(
             marks.append(svg.dots(frame, line.xs, line.ys, role=line.role, tips=line.tips, key=line.key, radius=3.5))
     low, high = y_domain
     ends = [
-        (min(max(line.ys[-1], low), high), _short(line.name, letters), line.role, line.key)
+        (min(max(line.ys[-1], low), high), short(line.name, letters), line.role, line.key)
         for line in drawn
         if line.named
     ]
@@ -214,5 +214,6 @@ def shown_epochs(count: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, _MOST_EPOCHS))})
 
 
-def _short(name: str, letters: int) -> str:
+def short(name: str, letters: int) -> str:
+    """A name of at most so many letters."""
     return name if len(name) <= letters else name[: letters - 1] + "…"

@@ -55,7 +55,7 @@ def confusion(counts: np.ndarray[Any, Any], names: Sequence[str], *, title: str)
         *marks,
         title=title,
         description=f"{classes} classes, {100 * right:.1f} % of rows right. {_largest(shares, names)}",
-        x_label="taken for" if classes > _WITH_NUMBERS else "taken for (columns in the order of rows)",
+        x_label="taken for",
         x_ticks=[],
         y_ticks=[],
     )

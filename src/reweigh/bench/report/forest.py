@@ -47,6 +47,11 @@ class Forest:
         return max((len(line.mean + line.interval) + 1 for line in self.lines), default=0)
 
     @property
+    def name_letters(self) -> int:
+        """How wide the names are."""
+        return max((len(line.look.label) for line in self.lines), default=0)
+
+    @property
     def markup(self) -> Markup:
         """The lines, each with its name, its mark and its numbers, and the axis below them."""
         items = [

@@ -10,8 +10,11 @@ import numpy as np
 from markupsafe import Markup
 
 from reweigh.bench.report import svg
-from reweigh.bench.report.charts import for_widths
+from reweigh.bench.report.charts import for_widths, short
 from reweigh.bench.report.numbers import Unit
+
+#: Between a point and its name, the width of a bold letter, and the height of a line of text.
+_GAP, _LETTER, _LINE = 9.0, 7.4, 14.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ def plane(points: Sequence[PlanePoint], *, names: tuple[str, str], units: tuple[
     described = "; ".join(f"{p.name} {_place(p, units)}" for p in finite if p.named)
 
     def draw(width: float, height: float, letters: int) -> Markup:
+        del letters  # names have the room between their point and the edge
         frame = svg.Frame(
             x_domain=_domain([p.at[0] for p in finite], [p.x_span for p in finite if p.named]),
             y_domain=_domain([p.at[1] for p in finite], [p.y_span for p in finite if p.named]),
@@ -57,7 +61,7 @@ def plane(points: Sequence[PlanePoint], *, names: tuple[str, str], units: tuple[
                     frame, [point.at[0]], [point.at[1]], role=point.role, tips=[tip], radius=5 if point.named else 3.5
                 )
             )
-        marks += [_name(frame, point, letters) for point in ordered if point.named]
+        marks += _names(frame, [point for point in ordered if point.named])
         return svg.chart(
             frame,
             *marks,
@@ -84,11 +88,28 @@ def _domain(values: Sequence[float], spans: Sequence[tuple[float, float] | None]
     return svg.padded([*values, *np.clip(ends, low - reach, high + reach).tolist()])
 
 
-def _name(frame: svg.Frame, point: PlanePoint, letters: int) -> Markup:
-    """The name next to a point, on the side that has more room."""
-    x, y = frame.x(point.at[0]), frame.y(point.at[1])
-    right = x < (frame.x.start + frame.x.end) / 2
-    name = point.name if len(point.name) <= letters else point.name[: letters - 1] + "…"
-    return svg.text(
-        x + (9 if right else -9), y - 7, name, class_=f"name {point.role}", anchor="start" if right else "end"
-    )
+def _names(frame: svg.Frame, points: Sequence[PlanePoint]) -> list[Markup]:
+    """The names next to their points, on the side that has more room, above or below so that none covers another."""
+    taken: list[tuple[float, float, float]] = []
+    marks: list[Markup] = []
+    for point in points:
+        x, y = frame.x(point.at[0]), frame.y(point.at[1])
+        right = x < (frame.x.start + frame.x.end) / 2
+        room = (frame.x.end - x if right else x - frame.x.start) - _GAP
+        name = short(point.name, max(int(room / _LETTER), 1))
+        left = x + _GAP if right else x - _GAP - _LETTER * len(name)
+        free = [
+            height
+            for height in (y - 7, y + 17, y - 7 - _LINE, y + 17 + _LINE)
+            if not any(_covers((left, left + _LETTER * len(name), height), box) for box in taken)
+        ]
+        height = free[0] if free else y - 7
+        taken.append((left, left + _LETTER * len(name), height))
+        anchor = "start" if right else "end"
+        marks.append(svg.text(x + (_GAP if right else -_GAP), height, name, class_=f"name {point.role}", anchor=anchor))
+    return marks
+
+
+def _covers(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Whether two lines of text, as left end, right end and height, overlap."""
+    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < _LINE

@@ -377,5 +377,5 @@ def test_the_report_of_gpt_shows_the_passage_early_and_late(tmp_path):
     (results,) = results_of(tmp_path, "gpt")
     (figure,) = results.extra
     page = ElementTree.fromstring(f"<div>{figure.markup}</div>")
-    assert [head.text for head in page.findall("h4")] == ["After 4 steps", "After 12 steps"]
+    assert [head.text for head in page.findall("h3")] == ["After 4 steps", "After 12 steps"]
     assert len(page.findall(".//span")) == 2 * settings.length

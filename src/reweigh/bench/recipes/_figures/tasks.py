@@ -242,7 +242,7 @@ def _pictures(results: Results, column: ColumnResults, pools: Mapping[str, TaskS
         _picture(kept[task], {label: float(pools[label].scores[:, task].mean()) for label in labels}) for task in chosen
     ]
     rows = Markup("").join(drawn)
-    return Markup('<h4>{}</h4><div class="panels">{}</div>').format(column.name, rows)
+    return Markup('<h3 class="of-panel">{}</h3><div class="panels">{}</div>').format(column.name, rows)
 
 
 def _kept(row: RowResults) -> dict[int, tuple[Floats, Floats, Floats]]:
