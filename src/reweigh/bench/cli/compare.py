@@ -132,9 +132,10 @@ def _print(console: Console, answer: Answer, warnings: Sequence[str], outcome: S
         console.print(escape(line), highlight=False)
     console.print()
     console.print(_actions_table(answer, console.width, set(outcome.dropped)))
+    dim = " Dim: dropped." if outcome.dropped else ""
     console.print(
         f"{answer.metric.name.capitalize()}, mean over splits, against {answer.names[answer.decision.reference.key]} "
-        "with 95 % intervals. ▲ better, ▼ worse, after correction for the number of comparisons.",
+        f"with 95 % intervals. ▲ better, ▼ worse, after correction for the number of comparisons.{dim}",
         style="dim",
         highlight=False,
     )

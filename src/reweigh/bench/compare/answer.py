@@ -178,8 +178,8 @@ def caveats(answer: Answer, table: Table, outcome: SearchOutcome) -> list[str]:
         when = f"{after[0]} splits" if len(after) == 1 else f"{after[0]} to {after[-1]} splits"
         lines.append(
             f"{len(outcome.dropped)} of {answer.decision.comparisons} alternatives were dropped after {when}, since "
-            "they could no longer win (dim in the table"
-            f"{', and as written if that was before tuning' if outcome.tuned else ''})."
+            "they could no longer win"
+            f"{'; what was dropped before tuning is shown as written' if outcome.tuned else ''}."
         )
     if not outcome.tuned:
         lines.append(
