@@ -165,7 +165,7 @@ class RowScores:
             classes[places], groups[places] = split.classes, split.groups
             folds[order[split.round], places] = seed
             for k, outcomes in enumerate((ours, theirs)):
-                scores[k, order[split.round], places] = self._scores(metric, _outputs(outcomes[seed]), split.classes)
+                scores[k, order[split.round], places] = self._scores(metric, outcomes[seed], seed)
         counted = np.ones(len(rows), bool)
         if metric in _OF_PARTS:
             counted = (classes if metric == "class_accuracy" else groups) == index
@@ -183,11 +183,12 @@ class RowScores:
         by_row = metric in (*_MEANS, *_OF_PARTS, *metrics.JACKKNIFED) or (metric == "cost" and self.judging.costs)
         return bool(by_row) and all((self.folder / f"{seed}.npy").exists() for seed in seeds)
 
-    def _scores(self, metric: str, outputs: Array, targets: Array) -> Array:
+    def _scores(self, metric: str, outcome: Outcome, seed: int) -> Array:
+        if metric in metrics.JACKKNIFED:
+            return _pseudo_values(metric, _outputs_file(outcome), self.folder / f"{seed}.npy", self.judging)
+        outputs, targets = _outputs(outcome), self._split(seed).classes
         if metric == "loss":
             return -special.log_softmax(outputs, axis=1)[np.arange(len(targets)), targets]
-        if metric in metrics.JACKKNIFED:
-            return metrics.pseudo_values(metric, outputs, targets, self.judging)
         predicted = outputs.argmax(axis=1)
         if metric == "cost":
             assert self.judging.costs is not None
@@ -211,8 +212,19 @@ def _read_outputs(path: Path) -> Array:
     return np.load(path, allow_pickle=False).astype(np.float64)
 
 
+@functools.lru_cache(maxsize=2048)
+def _pseudo_values(metric: str, outputs: Path, split: Path, judging: ScoringRules) -> Array:
+    """Kept, since they take longest, and every answer compares each row with several others."""
+    _, classes, _, _ = _read(split)
+    return metrics.pseudo_values(metric, _read_outputs(outputs), classes, judging)
+
+
 def _outputs(outcome: Outcome) -> Array:
-    return _read_outputs(outcome.run.directory / "arrays" / "test_outputs.npy")
+    return _read_outputs(_outputs_file(outcome))
+
+
+def _outputs_file(outcome: Outcome) -> Path:
+    return outcome.run.directory / "arrays" / "test_outputs.npy"
 
 
 def _bytes(array: Array) -> bytes:

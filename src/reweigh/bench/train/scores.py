@@ -209,13 +209,43 @@ def pseudo_values(metric: str, logits: Floats, targets: Floats, judging: Scoring
         whole = _of_confusion(counts, chosen)[metric]
         # Rows of one class that were predicted alike leave the same counts behind.
         cells, of_row = np.unique(targets * classes + predicted, return_inverse=True)
-        by_cell = np.empty(len(cells))
-        for k, cell in enumerate(cells):
-            left = counts.copy()
-            left[divmod(int(cell), classes)] -= 1
-            by_cell[k] = _of_confusion(left, chosen)[metric]
-        without = by_cell[of_row]
+        leave_out = _f1_without if metric == "f1" else _matthews_without
+        without = leave_out(counts, *np.divmod(cells, classes), chosen)[of_row]
     return whole + (n - 1) * (without.mean() - without)
+
+
+def _f1_without(counts: Floats, actual: Floats, named: Floats, chosen: list[int]) -> Floats:
+    """The mean F1 of the chosen classes without a row of a class (`actual`) that was predicted as this or another."""
+    hits, marginals = np.diag(counts).astype(float), (counts.sum(axis=0) + counts.sum(axis=1)).astype(float)
+    right = (actual == named).astype(float)
+    share = np.zeros(len(counts))
+    share[chosen] = 1 / max(len(chosen), 1)
+
+    def change(k: Floats) -> Floats:
+        before = _ratio(2 * hits[k], marginals[k])
+        return share[k] * (_ratio(2 * (hits[k] - right), marginals[k] - 1 - right) - before)
+
+    # A right row leaves one class by both its margins, a wrong one leaves two classes by one each.
+    return share @ _ratio(2 * hits, marginals) + change(actual) + np.where(right > 0, 0.0, change(named))
+
+
+def _matthews_without(counts: Floats, actual: Floats, named: Floats, chosen: list[int]) -> Floats:
+    """The Matthews correlation without a row of a class (`actual`) that was predicted as this or another."""
+    del chosen  # it is one number of all classes
+    of_class, of_prediction = counts.sum(axis=1).astype(float), counts.sum(axis=0).astype(float)
+    right, n = (actual == named).astype(float), float(counts.sum()) - 1
+    squares = (
+        of_class @ of_class - 2 * of_class[actual] + 1,
+        of_prediction @ of_prediction - 2 * of_prediction[named] + 1,
+    )
+    product = of_class @ of_prediction - of_class[named] - of_prediction[actual] + right
+    spread = (n**2 - squares[0]) * (n**2 - squares[1])
+    return _ratio(n * (np.trace(counts) - right) - product, np.sqrt(np.maximum(spread, 0.0)))
+
+
+def _ratio(over: Floats, under: Floats) -> Floats:
+    """One number over the other, 0 where that is 0."""
+    return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under > 0)
 
 
 def _average_precision(scores: Floats, targets: Floats, chosen: list[int]) -> float:
@@ -305,15 +335,13 @@ def _auroc_without(probabilities: Floats, targets: Floats, present: Floats) -> F
     without = np.zeros(len(targets))
     for k in chosen:
         own = targets == k
-        ranks = stats.rankdata(probabilities[:, k])
         area = np.empty(len(targets))
-        for side, direction in ((own, 1.0), (~own, -1.0)):
-            count, others = int(side.sum()), int((~side).sum())
-            within = stats.rankdata(direction * probabilities[side, k])
-            overall = ranks[side] if direction > 0 else len(targets) + 1 - ranks[side]
-            ordered = (overall - within) / others
+        for side, sign in ((own, 1.0), (~own, -1.0)):
+            values, others = sign * probabilities[side, k], np.sort(sign * probabilities[~side, k])
+            below = np.searchsorted(others, values, "left") + np.searchsorted(others, values, "right")
+            ordered = below / (2 * len(others))  # ties are half in order
             # The only row of its side cannot be left out, and counts as the area itself.
-            area[side] = (ordered.sum() - ordered) / (count - 1) if count > 1 else ordered.mean()
+            area[side] = (ordered.sum() - ordered) / (len(values) - 1) if len(values) > 1 else ordered.mean()
         without += area / len(chosen)
     return without
 
