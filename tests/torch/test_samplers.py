@@ -97,6 +97,22 @@ def test_updates_leave_the_tree_as_if_freshly_built(n, rounds):
         assert torch.equal(mine, other)
 
 
+@pytest.mark.parametrize("n", [1000, 2**17, 2**17 + 1, 2**19 + 1])  # one row, two levels, many
+def test_sum_tree_of_any_depth_draws_as_a_search_in_running_sums(n):
+    rng = np.random.default_rng(n)
+    dense = rng.integers(0, 5, n).astype(np.float64)  # whole numbers: their sums are exact in any order
+    tree = SumTree(torch.tensor(dense))
+    for _ in range(3):
+        u = rng.random(500)
+        expected = np.searchsorted(dense.cumsum(), u * dense.sum(), side="right")
+        drawn = tree.draw(torch.tensor(u))
+        np.testing.assert_array_equal(drawn.numpy(), expected)
+        fresh = rng.integers(0, 1000, 500).astype(np.float64)
+        tree.update(drawn, torch.tensor(fresh))
+        for index, value in zip(expected, fresh, strict=True):
+            dense[index] = value
+
+
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1000, 1025])
 def test_every_entry_of_any_size_is_reached(n):
     drawn = SumTree(torch.ones(n)).draw((torch.arange(n, dtype=torch.float64) + 0.5) / n)

@@ -229,23 +229,26 @@ class Objective(ABC):
                 return None
             groups = given.numpy()
         host: Any = losses.detach().numpy()
+        known = state
         if state:
-            known: dict[str, Any] = {}
+            known = {}
+            tensor = type(losses)
             for name, x in state.items():
-                if is_torch(x) and not x.is_cpu:
+                if type(x) is not tensor:
+                    x = constant_like(x, losses)
+                if not x.is_cpu:
                     return None
-                known[name] = x.numpy() if is_torch(x) else constant_like(x, host)
-            state = known
+                known[name] = x.numpy()[()]  # a scalar where it has no axes: NumPy is several times as fast with those
         if self.bounded:  # nothing to be quiet about
-            weights, state, value = self.weigh(host, state, groups=groups)
+            weights, following, value = self.weigh(host, known, groups=groups)
         else:
             with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
-                weights, state, value = self.weigh(host, state, groups=groups)
+                weights, following, value = self.weigh(host, known, groups=groups)
         weights /= losses.shape[0]
         loss = losses.dot(tensor_of(weights))
         if value is not None:
             loss.detach().fill_(float(value))  # in place: the product is not needed to differentiate it
-        return loss, {name: tensor_of(x) for name, x in state.items()} if state else state
+        return loss, {name: tensor_of(x) for name, x in following.items()} if following else following
 
     def __call__(
         self,
@@ -339,7 +342,7 @@ def _weigh_here(
     measure = None if measure is None else measure.numpy()
     groups = None if groups is None else groups.numpy()
     if state:
-        state = {name: x.numpy() for name, x in state.items()}
+        state = {name: x.numpy()[()] for name, x in state.items()}  # scalars, as above
     with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
         weights, state, value = objective.weigh(host, state, measure=measure, groups=groups)
     if state:
