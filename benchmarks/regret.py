@@ -35,8 +35,8 @@ from rich.console import Console
 from reweigh.bench.catalogue.tables.keel import TABLES
 from reweigh.bench.compare import answering
 from reweigh.bench.compare.answering import Prepared
-from reweigh.bench.compare.problem import FOLDS
 from reweigh.bench.compare.request import Request, data_question
+from reweigh.bench.compare.splits import FOLDS
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.display import RunDisplay

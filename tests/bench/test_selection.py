@@ -18,7 +18,8 @@ from reweigh import RGD, Monitor
 from reweigh.bench.compare import recipe as compare_recipe
 from reweigh.bench.compare.answer import answer
 from reweigh.bench.compare.model import train_and_save
-from reweigh.bench.compare.problem import DataQuestion, Problem, load
+from reweigh.bench.compare.problem import DataQuestion, Problem
+from reweigh.bench.compare.reading import load
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab import plan, results, stats
 from reweigh.bench.lab import recipe as recipes

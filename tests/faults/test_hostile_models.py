@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save
 
 from reweigh.bench.compare import booster_files, manifest, recipe
 from reweigh.bench.compare.model import Model, train_and_save, write_predictions
-from reweigh.bench.compare.problem import DataQuestion, load
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.errors import UserError
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.tables import TableError

@@ -227,7 +227,7 @@ def test_wrong_rows_at_predict_leave_the_old_file_alone(table, tmp_path, capsys)
     from test_compare_models import spec_of
 
     from reweigh.bench.compare.model import train_and_save
-    from reweigh.bench.compare.problem import load
+    from reweigh.bench.compare.reading import load
 
     question = data_question(str(table), target="old", drop=("score",))
     problem = load(question)

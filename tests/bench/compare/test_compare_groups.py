@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from reweigh.bench.compare import recipe
-from reweigh.bench.compare.problem import load
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.request import Request, data_question, question
 from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Run, Spec

@@ -14,9 +14,12 @@ import torch
 from reweigh.bench.cli.main import run_command
 from reweigh.bench.compare import hardest, recipe
 from reweigh.bench.compare.class_shares import shares_of
+from reweigh.bench.compare.dealing import deal
 from reweigh.bench.compare.model import Model, train_and_save
-from reweigh.bench.compare.problem import DataQuestion, deal, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.rows_shown import rows_shown, taken_for
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.tables import TableError
 from reweigh.bench.train import scores as metrics

@@ -12,10 +12,13 @@ from torch import nn
 from reweigh.bench import models
 from reweigh.bench.catalogue.images import image_folder
 from reweigh.bench.compare import features
+from reweigh.bench.compare.dealing import deal
 from reweigh.bench.compare.features import Frozen
 from reweigh.bench.compare.model import Model, train_and_save
-from reweigh.bench.compare.problem import DataQuestion, deal, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.request import Request, data_question, question
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.errors import MissingPackageError
 from reweigh.bench.lab import plan
 from reweigh.bench.tables import TableError

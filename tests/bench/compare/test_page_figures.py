@@ -7,9 +7,11 @@ import pytest
 from reweigh.bench.compare import page, recipe
 from reweigh.bench.compare.answer import answer
 from reweigh.bench.compare.power import power
-from reweigh.bench.compare.problem import DataQuestion, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.row_scores import RowScores, keep_splits
 from reweigh.bench.compare.sizes import sizes
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.compare.tau_sensitivity import tau_sensitivity
 from reweigh.bench.lab.results import difference, of_runs
 from reweigh.bench.lab.runs import Run, Spec

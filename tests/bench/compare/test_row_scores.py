@@ -7,8 +7,10 @@ from scipy import stats
 
 from reweigh.bench.compare import recipe
 from reweigh.bench.compare.actions import against
-from reweigh.bench.compare.problem import DataQuestion, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.row_scores import RowScores, keep_splits, stops_below
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.intervals import pseudo_scores
 from reweigh.bench.lab.results import Outcome, of_runs

@@ -11,9 +11,11 @@ from rich.console import Console
 
 from reweigh.bench.compare import answering, folder, sample
 from reweigh.bench.compare import search as searching
-from reweigh.bench.compare.problem import DataQuestion, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.request import Request, data_question
 from reweigh.bench.compare.search import SearchOutcome
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.lab.display import RunDisplay
 from reweigh.bench.tables import keeps_groups_whole
 

@@ -8,10 +8,12 @@ import polars as pl
 import pytest
 import torch
 
-from reweigh.bench.compare import problem as problems
-from reweigh.bench.compare import recipe, shared, tasks
-from reweigh.bench.compare.problem import DataQuestion, deal, load, parts_of
+from reweigh.bench.compare import reading, recipe, shared, tasks
+from reweigh.bench.compare.dealing import deal
+from reweigh.bench.compare.problem import DataQuestion
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.shared import SharedSplits
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.compare.tasks import SplitOfRows
 from reweigh.bench.lab.runs import Run, Spec
 from reweigh.bench.tables import TableEncoder
@@ -21,7 +23,7 @@ from reweigh.method import method
 @pytest.fixture(autouse=True)
 def forget_tasks():
     yield
-    for remembered in (tasks._some_tasks, tasks._one_task, tasks._problem, problems.load):
+    for remembered in (tasks._some_tasks, tasks._one_task, tasks._problem, reading.load):
         remembered.cache_clear()
 
 

@@ -12,7 +12,8 @@ from reweigh.bench.compare import files, folder, recipe, request, sample, shared
 from reweigh.bench.compare.actions import Decision
 from reweigh.bench.compare.answer import Answer, caveats
 from reweigh.bench.compare.files import Files
-from reweigh.bench.compare.problem import Problem, load
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.request import Request
 from reweigh.bench.compare.search import SearchOutcome, search
 from reweigh.bench.lab.executors.local import Display, settings_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.bench.compare.problem import Problem, parts_of
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.lab.results import Figure
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.report.charts import Line, Panel, lines, panels

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from reweigh.bench.compare.problem import Problem, parts_of
+from reweigh.bench.compare.problem import Problem
 from reweigh.bench.compare.rows_shown import hardest_of, height, taken_for
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.suspects import Ranking, suspects

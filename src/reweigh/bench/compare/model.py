@@ -31,9 +31,11 @@ from reweigh import post
 from reweigh.bench import models, tables
 from reweigh.bench.catalogue.images import image_folder
 from reweigh.bench.compare import booster_files, manifest, model_card, recipe, text_folder
+from reweigh.bench.compare.dealing import Pixels, deal
 from reweigh.bench.compare.features import Frozen
 from reweigh.bench.compare.model_card import ModelEvidence
-from reweigh.bench.compare.problem import Pixels, Problem, deal, parts_of, with_test_rows
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.splits import parts_of, with_test_rows
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.errors import MissingPackageError, UserError
 from reweigh.bench.files import replacing, sync, temporary_name

@@ -9,9 +9,9 @@ from markupsafe import Markup
 from scipy import stats as distributions
 
 from reweigh.bench.compare.answer import Answer, seconds_per_split
-from reweigh.bench.compare.problem import FOLDS
 from reweigh.bench.compare.row_scores import RowScores
 from reweigh.bench.compare.search import MOST
+from reweigh.bench.compare.splits import FOLDS
 from reweigh.bench.lab.results import Figure, Results
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.report.charts import Line, for_widths, lines

@@ -13,7 +13,9 @@ from typing import Any
 
 from reweigh.bench import tables
 from reweigh.bench.compare import features, recipe, sample
-from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, deal, hash_of, parts_of
+from reweigh.bench.compare.dealing import deal
+from reweigh.bench.compare.problem import EMBEDDED, DataQuestion, Problem, hash_of
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.errors import MissingPackageError, UserError, of_user
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.table import Column

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from reweigh.bench.compare.problem import FOLDS, Problem, group_indices, parts_of, tests_in_folds
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.splits import FOLDS, parts_of, tests_in_folds
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab import intervals, results
 from reweigh.bench.lab.results import Outcome
@@ -46,7 +47,7 @@ def keep_splits(folder: Path, problem: Problem, seeds: Iterable[int]) -> None:
     labels = problem.labels
     if labels is None:
         return
-    groups = group_indices(problem)
+    groups = problem.group_indices
     folder.mkdir(exist_ok=True)
     for seed in seeds:
         path = folder / f"{seed}.npy"

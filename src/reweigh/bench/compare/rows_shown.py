@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from reweigh.bench.compare.problem import Problem, parts_of
+from reweigh.bench.compare.problem import Problem
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.lab.results import Figure
 from reweigh.bench.lab.runs import Run
 from reweigh.bench.lab.suspects import Ranking

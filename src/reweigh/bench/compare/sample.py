@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reweigh.bench import tables
-from reweigh.bench.compare.problem import Problem, group_indices
+from reweigh.bench.compare.problem import Problem
 from reweigh.bench.draws.seeds import Seeds
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ def about(problem: Problem) -> str:
 
 def _kept(problem: Problem, size: int) -> Array:
     """Which rows stay, in their order."""
-    groups = group_indices(problem)
+    groups = problem.group_indices
     strata = np.zeros(problem.rows, np.int64) if problem.labels is None else problem.labels.astype(np.int64)
     if groups is not None and tables.keeps_groups_whole(*problem.table):
         return _whole_groups(groups, strata, size / problem.rows)

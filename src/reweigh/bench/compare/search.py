@@ -20,8 +20,8 @@ import numpy as np
 
 from reweigh.bench.compare import shared
 from reweigh.bench.compare.actions import Decision, against
-from reweigh.bench.compare.problem import FOLDS
 from reweigh.bench.compare.row_scores import stops_below
+from reweigh.bench.compare.splits import FOLDS
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.executors.local import Display, Ended, OutOfTimeError, Workers, execute
 from reweigh.bench.lab.plan import Question, Trial

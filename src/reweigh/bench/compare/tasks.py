@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from reweigh.bench.compare import shared
+from reweigh.bench.compare.dealing import dealt
 from reweigh.bench.compare.dealt import DealtSplit, Room, in_memory
-from reweigh.bench.compare.problem import DataQuestion, Problem, dealt, load, parts_of
+from reweigh.bench.compare.problem import DataQuestion, Problem
+from reweigh.bench.compare.reading import load
 from reweigh.bench.compare.sample import sampled
 from reweigh.bench.compare.shared import SharedSplits
+from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.train.task import Task
 
 #: Splits of small data that a process keeps in memory.
