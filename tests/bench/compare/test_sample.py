@@ -186,7 +186,7 @@ def test_an_answer_rests_on_the_largest_sample_whose_first_round_is_whole(tmp_pa
 @pytest.mark.processes
 def test_the_reader_is_told_of_the_sample(tmp_path, monkeypatch, small):
     """Terminal, page, answer.json, and the page that is made again later."""
-    from reweigh.bench.cli.compare import compare
+    from reweigh.bench.cli.comparing import compare
 
     table(tmp_path)
     monkeypatch.setattr(sample, "_CELLS", 200)  # one sample, of 250 rows and those of the rare class

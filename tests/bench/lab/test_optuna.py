@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from reweigh.bench.cli import main as cli
+from reweigh.bench.cli import options
+from reweigh.bench.cli.commands import run as run_command
 from reweigh.bench.lab import experiment, plan, results
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.executors.local import Failure, work
@@ -277,16 +278,16 @@ def test_a_recipe_that_draws_its_own_is_refused(tmp_path):
 
 
 def test_the_command_line():
-    assert cli._trials("optuna") is None
-    assert cli._trials("optuna:12") == 12
-    assert cli._tuner("optuna:12", None) == cli._tuner("optuna", "sqlite:///x.db") == "optuna"
-    assert cli._tuner("5", None) == cli._tuner(None, None) == "latin"
+    assert options.trials("optuna") is None
+    assert options.trials("optuna:12") == 12
+    assert run_command._tuner("optuna:12", None) == run_command._tuner("optuna", "sqlite:///x.db") == "optuna"
+    assert run_command._tuner("5", None) == run_command._tuner(None, None) == "latin"
     with pytest.raises(ValueError, match="add `--tune optuna`"):
-        cli._tuner("5", "sqlite:///x.db")
+        run_command._tuner("5", "sqlite:///x.db")
     with pytest.raises(ValueError, match="got 'many'"):
-        cli._trials("optuna:many")
+        options.trials("optuna:many")
     with pytest.raises(ValueError, match="add `--executor ray`"):
-        cli._address("local", "auto")
+        run_command._address("local", "auto")
 
 
 def test_without_optuna_the_extra_is_named(tmp_path, monkeypatch):

@@ -29,3 +29,8 @@ def visible(text: str) -> str:
     \x1b[2Jgone
     """
     return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def print_plainly(console: Console, text: str) -> None:
+    """Print a text as it is: brackets in a path are no markup, and a path that is cut in two cannot be copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
