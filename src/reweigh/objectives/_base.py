@@ -198,11 +198,8 @@ class Objective(ABC):
         integral = self.integral(flat, state)
         if integral is not None and not state:  # the weights are its derivative, and nothing else needs them
             return cast(_average(integral, measure, count), checked.dtype), state
-        if self.takes:
-            seen = beside(self, flat, signal, index, checked)
-            weighed = self.weigh(stop_gradient(flat), state, measure=measure, groups=groups, **seen)
-        else:
-            weighed = weigh(self, stop_gradient(flat), state, measure, groups)
+        seen = beside(self, flat, signal, index, checked) if self.takes else {}
+        weighed = weigh(self, stop_gradient(flat), state, measure, groups, **seen)
         if integral is None:
             loss = descend(flat, weighed, measure, count, own=self.neutral)
         else:
@@ -327,8 +324,12 @@ def check_losses(losses: Any) -> Array:
     return losses
 
 
-def weigh(objective: Objective, losses: Array, state: State, measure: Array | None, groups: Array | None) -> Weighed:
-    """What `objective.weigh` says of constants, computed where that is fastest."""
+def weigh(
+    objective: Objective, losses: Array, state: State, measure: Array | None, groups: Array | None, **seen: Any
+) -> Weighed:
+    """What `objective.weigh` says of constants, computed where that is fastest; `seen` is what it takes beside them."""
+    if seen:
+        return objective.weigh(losses, state, measure=measure, groups=groups, **seen)
     if not (objective.neutral and is_torch(losses) and _on_host(objective, losses, state, measure, groups)):
         return objective.weigh(losses, state, measure=measure, groups=groups)
     return _weigh_here(objective, losses, state, measure, groups)

@@ -47,8 +47,11 @@ class Gain(Objective):
 
     Notes
     -----
-    Needs `index`, the number of each unit in the data, and remembers one number for each. With several processes each
-    remembers the units it saw itself. It follows the idea of GLOW, which weighs samples by a sigmoid of the fall of
+    Needs `index`, the number of each unit in the data, and remembers one number for each. In PyTorch,
+    `criterion = Reweighted(nn.CrossEntropyLoss(), Gain(n=len(dataset)))` and then
+    `criterion(output, target, index=indices)`, with or without micro-batches. With several processes each remembers the
+    units it saw itself; keep the criterion outside the model that `DistributedDataParallel` wraps, which would give all
+    processes the memory of the first. It follows the idea of GLOW, which weighs samples by a sigmoid of the fall of
     their loss between two epochs; scale and offset of the sigmoid are ours, chosen so that no gain weighs one, and
     nothing is compared with its authors' code. References: Tian et al., 2026, who propose gain-based loss weighting
     (GLOW) for fine-tuning language models.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -455,18 +456,13 @@ class Reweighted(nn.Module):
     def _weigh(
         self, units: Units, groups: Tensor | None, signal: Tensor | None = None, index: Tensor | None = None
     ) -> Weighed:
+        seen: dict[str, Any] = {}
         if self.objective.takes:
             signal, index = (
                 given.flatten() if given is not None and given.numel() == units.seen.numel() else given
                 for given in (signal, index)
             )
             seen = beside(self.objective, units.seen, signal, index)
-            if self.objective.stateful:
-                raise NotImplementedError(
-                    f"{self.objective!r} remembers something and takes {', '.join(self.objective.takes)}: call its "
-                    "`apply` in a loop of your own."
-                )
-            return self.objective.weigh(units.seen, (), measure=units.measure, groups=groups, **seen)
         if groups is not None:
             groups = groups.flatten() if groups.numel() == units.seen.numel() else groups
             if groups.shape != units.seen.shape:
@@ -476,12 +472,12 @@ class Reweighted(nn.Module):
                 )
         state = self._state()
         if state and (repeated := self._repeated()):
-            return weigh(self.objective, units.seen, repeated, units.measure, groups)
-        weighed = weigh(self.objective, units.seen, state, units.measure, groups)
+            return weigh(self.objective, units.seen, repeated, units.measure, groups, **seen)
+        weighed = weigh(self.objective, units.seen, state, units.measure, groups, **seen)
         if self.accumulation == 1 and state:
             self._move(state, weighed.state)
         elif state:
-            self._pooled.append(_Micro(units.seen, units.measure, groups))
+            self._pooled.append(_Micro(units.seen, units.measure, groups, **seen))
             if len(self._pooled) >= self.accumulation:
                 self._move(state, self._pool())
         return weighed
@@ -505,9 +501,10 @@ class Reweighted(nn.Module):
     @torch.no_grad()
     def _pool(self) -> dict[str, Tensor]:
         """The state after the losses of all micro-batches together."""
-        losses, measure, groups = _joined(self._pooled)
+        step = _joined(self._pooled)
         self._pooled.clear()
-        return weigh(self.objective, losses, self._state(), measure, groups).state
+        seen = {name: getattr(step, name) for name in self.objective.takes}
+        return weigh(self.objective, step.losses, self._state(), step.measure, step.groups, **seen).state
 
     @torch.no_grad()
     def _move(self, state: dict[str, Tensor], following: dict[str, Tensor]) -> None:
@@ -533,9 +530,8 @@ class Reweighted(nn.Module):
         """Save the buffers, and the micro-batches that wait for the rest of their step."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._pooled:
-            losses, measure, groups = _joined(self._pooled)
             sizes = torch.tensor([len(micro.losses) for micro in self._pooled])
-            waiting = {"sizes": sizes, "losses": losses, "measure": measure, "groups": groups}
+            waiting = {"sizes": sizes, **vars(_joined(self._pooled))}
             destination.update({f"{prefix}pooled_{name}": v for name, v in waiting.items() if v is not None})
 
     def _load_from_state_dict(
@@ -578,22 +574,29 @@ class Reweighted(nn.Module):
         return self
 
 
-class _Micro(NamedTuple):
+@dataclass(frozen=True)
+class _Micro:
     """A micro-batch whose step is not complete."""
 
     losses: Tensor
-    measure: Tensor | None
-    groups: Tensor | None
+    measure: Tensor | None = None
+    groups: Tensor | None = None
+    signal: Tensor | None = None
+    index: Tensor | None = None
+
+
+_MICRO_PARTS = tuple(field.name for field in dataclasses.fields(_Micro))
 
 
 def _joined(micros: list[_Micro]) -> _Micro:
-    losses, measures, groups = zip(*micros, strict=True)
-    if all(measure is None for measure in measures):
-        measure = None
-    else:  # a micro-batch without a measure is one in which all units count
-        measure = torch.cat([torch.ones_like(x) if m is None else m for x, m in zip(losses, measures, strict=True)])
-    together = None if any(part is None for part in groups) else torch.cat(groups)
-    return _Micro(torch.cat(losses), measure, together)
+    if any(micro.measure is not None for micro in micros):
+        # A micro-batch without a measure is one in which all units count.
+        micros = [
+            dataclasses.replace(micro, measure=torch.ones_like(micro.losses)) if micro.measure is None else micro
+            for micro in micros
+        ]
+    parts = {name: [getattr(micro, name) for micro in micros] for name in _MICRO_PARTS}
+    return _Micro(**{name: torch.cat(each) for name, each in parts.items() if all(x is not None for x in each)})
 
 
 def _separated(saved: Mapping[str, Tensor]) -> list[_Micro]:
@@ -601,8 +604,8 @@ def _separated(saved: Mapping[str, Tensor]) -> list[_Micro]:
     if not saved:
         return []
     sizes = saved["sizes"].tolist()
-    parts = [saved[name].split(sizes) if name in saved else [None] * len(sizes) for name in _Micro._fields]
-    return [_Micro(*micro) for micro in zip(*parts, strict=True)]
+    parts = {name: saved[name].split(sizes) for name in _MICRO_PARTS if name in saved}
+    return [_Micro(**dict(zip(parts, micro, strict=True))) for micro in zip(*parts.values(), strict=True)]
 
 
 def _method(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> Method:
