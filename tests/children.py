@@ -48,31 +48,56 @@ def started(
         start_new_session=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
     )
+    born = _stat(process.pid)[_BORN]
     try:
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        while left := _offspring(mark):
-            for pid in left:
+        for _ in moments(60, every=0.01):
+            living, unknown = _offspring(mark, born)
+            for pid in living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+            if not living and not unknown:
+                break
         process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
 
 
-def _offspring(mark: str) -> list[int]:
-    """The living processes that carry the mark; none where there is no /proc to look into."""
-    found: list[int] = []
+def _offspring(mark: str, born: int) -> tuple[list[int], list[int]]:
+    """The living processes that carry the mark, and those that may: a program that is being loaded shows nothing yet.
+
+    Where there is no /proc to look into, there are none.
+    """
+    living: list[int] = []
+    unknown: list[int] = []
     entry = f"{_MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or is somebody else's
-            if entry in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+            environment = (folder / "environ").read_bytes()
+            if entry in environment.split(b"\0"):
+                living.append(int(folder.name))
+            elif not environment:
+                stat = _stat(int(folder.name))
+                if stat[_BORN] >= born and not stat[_FLAGS] & _ENDING_OR_KERNEL:
+                    unknown.append(int(folder.name))
+    return living, unknown
+
+
+#: Places in what `_stat` returns: flags, and the time of birth. A kernel thread has the one flag, what ends the other.
+_FLAGS, _BORN = 5, 18
+_ENDING_OR_KERNEL = 0x00200000 | 0x00000004
+
+
+def _stat(pid: int) -> list[int]:
+    """The numbers in a process's /proc/PID/stat after its name and its state; zeros if there is none."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:]]
+    except OSError:
+        return [0] * 50
 
 
 def output_of(process: subprocess.Popen[str], *, seconds: float = 300, code: int = 0) -> str:

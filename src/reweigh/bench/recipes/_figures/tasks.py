@@ -26,6 +26,8 @@ _SCORES = "task_scores"
 _DRAWN, _PIXELS = 8, 2
 #: Below it a p-value says no more than that it is small.
 _TINY_P = 1e-12
+#: Scores of a task that differ by less are equal: they are kept in single precision.
+_EQUAL = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +168,8 @@ def _compared(results: Results, ours: TaskScores, theirs: TaskScores, seeds: Seq
     return [
         _difference(over_tasks, unit),
         f"{over_tasks.p:.2g}" if over_tasks.p >= _TINY_P else f"< {_TINY_P:g}",
-        f"{np.mean(better > 1e-9):.0%}",
-        f"{np.mean(better < -1e-9):.0%}",
+        f"{np.mean(better > _EQUAL):.0%}",
+        f"{np.mean(better < -_EQUAL):.0%}",
         _difference(over_seeds, unit) if over_seeds.n > 1 else "one seed",
     ]
 
