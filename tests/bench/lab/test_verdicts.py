@@ -20,7 +20,7 @@ def bench():
     sys.path.insert(0, str(FOLDER))
     try:
         yield SimpleNamespace(
-            **{name: importlib.import_module(f"{name}") for name in ("_disjoint", "_rules", "verdicts")}
+            **{name: importlib.import_module(f"{name}") for name in ("_disjoint", "_rules", "regret", "verdicts")}
         )
     finally:
         sys.path.remove(str(FOLDER))
@@ -114,3 +114,15 @@ def test_a_small_run_ranks_the_rules_by_width(bench, sets):
 def test_power_is_read_between_the_gains_there_are(bench):
     # Gains of 1 and 3 points are decided in 20 and 60 % of the data sets: two points in 40 %, five are beyond.
     assert bench.verdicts._power({0.01: 0.2, 0.03: 0.6, -0.1: 0.0}, 0.04) == [0.2, pytest.approx(0.4), None]
+
+
+def test_chance_does_not_flatter_the_best_action(bench):
+    plain, lucky, good = (("mlp", label, label, 0.1) for label in ("mean", "lucky", "good"))
+    # The lucky one is ahead on all splits together, by its second half; the first half chooses the good one.
+    scores = {plain: [0.5, 0.5, 0.5, 0.5], lucky: [0.5, 0.5, 0.9, 0.9], good: [0.6, 0.6, 0.6, 0.7]}
+    found = {"strength": "leading", "use": list(plain), "ended": "time", "tuned": False, "splits": 5, "seconds": 30.0}
+    measured = bench.regret.regrets(scores, {30: found})
+    assert measured["best"] == list(good)
+    assert measured["budgets"]["30"]["regret"] == pytest.approx(15.0)
+    assert measured["budgets"]["30"]["flattered"] == pytest.approx(20.0)
+    assert measured["budgets"]["30"]["gain"] == pytest.approx(0.0)
