@@ -75,6 +75,17 @@ def test_a_part_for_validation_is_tested_on_where_there_is_no_other(photos):
     assert alone.test_rows is None
 
 
+def test_the_parts_of_a_folder_of_texts_are_told_as_texts(tmp_path):
+    for part, count in (("train", 12), ("test", 4)):
+        for name in ("good", "bad"):
+            (tmp_path / "letters" / part / name).mkdir(parents=True)
+            for i in range(count):
+                (tmp_path / "letters" / part / name / f"{i}.txt").write_text(f"{name} letter {i} of {part}")
+    problem = load(DataQuestion(source=str(tmp_path / "letters")))
+    assert "Every split trains on texts of train/ and tests on those of test/." in problem.notes
+    assert len(problem.test_rows) == 8
+
+
 def test_single_images_that_cannot_be_read_are_skipped_and_counted(photos):
     whole = load(DataQuestion(source=str(photos), image_size=8)).rows
     for name in ("torn.png", "worse.png"):

@@ -43,7 +43,7 @@ def image_problem(path: Path, question: DataQuestion) -> Problem:
         rows=len(y),
         notes=(
             f"{len(y)} images of {len(classes)} classes, scaled to {x.shape[1]} x {x.shape[2]} (`--image-size`).",
-            *about_parts(names),
+            *about_parts(names, "images"),
             *image_folder.skipped(unreadable),
         ),
         test_share=TEST_SHARE if test_rows is None else len(test_rows) / len(y),
@@ -82,11 +82,11 @@ def _fault(file: Path) -> str:
     return f"{file} could not be read before."
 
 
-def about_parts(names: Sequence[str]) -> list[str]:
+def about_parts(names: Sequence[str], files: str) -> list[str]:
     """Notes on which parts of a divided folder are trained on and tested on; none where it is not divided."""
     parts = image_folder.parts(names)
     if not parts:
         return []
     trained = " and ".join(f"{part}/" for part, tested in parts.items() if not tested)
     (tested,) = (part for part, tested in parts.items() if tested)
-    return [f"Every split trains on images of {trained} and tests on those of {tested}/.", SAME_TEST]
+    return [f"Every split trains on {files} of {trained} and tests on those of {tested}/.", SAME_TEST]

@@ -115,5 +115,5 @@ def _text_folder(path: Path, question: DataQuestion) -> Problem:
         raise TableError(
             f"the folder {path} has {frame.height} texts in class folders, and at least {tables.LEAST_ROWS} are needed."
         )
-    problem = table_problem(question, frame, text_folder.CLASS, test_rows, tuple(about_parts(files)))
+    problem = table_problem(question, frame, text_folder.CLASS, test_rows, tuple(about_parts(files, "texts")))
     return dataclasses.replace(problem, files=files)
