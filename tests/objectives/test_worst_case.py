@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 
 import cvxpy as cp
 import numpy as np
@@ -355,3 +356,19 @@ def test_objectives_over_a_batch_look_at_the_batch_of_all_processes_unless_told_
     assert len(with_sync) >= 5
     for made in with_sync:
         assert next(field.default for field in dataclasses.fields(made) if field.name == "sync") is True, made
+
+
+@pytest.mark.parametrize("objective", [CVaR(alpha=0.3), OHEM(keep=0.3)], ids=repr)
+@pytest.mark.parametrize(
+    "measure", [None, [1.0] * 4, [0.0, 1.0, 0.5, 2.0], [0.0] * 4], ids=["none", "ones", "some", "zeros"]
+)
+@pytest.mark.parametrize(
+    "losses", [[np.nan, 1, 2, 3], [np.inf, 1, 2, 3], [-np.inf, np.inf, np.nan, 1], [np.inf] * 4, [3e38, 3e38, -3e38, 1]]
+)
+def test_bounded_objectives_give_no_warning_whatever_the_losses(objective, measure, losses):
+    assert objective.bounded
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        amounts = None if measure is None else np.array(measure, np.float32)
+        objective.weigh(np.array(losses, np.float32), (), measure=amounts)
+    assert not CVaR(alpha=0.3, reg=1.0).bounded

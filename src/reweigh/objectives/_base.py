@@ -114,7 +114,10 @@ class Objective(ABC):
 
     @functools.cached_property
     def bounded(self) -> bool:
-        """Whether a weight is made from one loss, clipped: then nothing on the way to it overflows."""
+        """Whether nothing on the way to a weight overflows or is undefined, whatever the losses: NumPy has no warning.
+
+        So it is where a weight is made from one loss, clipped, and where losses are only compared with one another.
+        """
         return self.separable and self.clip_level is not None
 
     @property
@@ -226,26 +229,23 @@ class Objective(ABC):
                 return None
             groups = given.numpy()
         host: Any = losses.detach().numpy()
-        known = state
         if state:
-            known = {}
-            tensor = type(losses)
+            known: dict[str, Any] = {}
             for name, x in state.items():
-                if type(x) is not tensor:
-                    x = constant_like(x, losses)
-                if not x.is_cpu:
+                if is_torch(x) and not x.is_cpu:
                     return None
-                known[name] = x.numpy()[()]  # a scalar where it has no axes: NumPy is several times as fast with those
+                known[name] = x.numpy() if is_torch(x) else constant_like(x, host)
+            state = known
         if self.bounded:  # nothing to be quiet about
-            weights, following, value = self.weigh(host, known, groups=groups)
+            weights, state, value = self.weigh(host, state, groups=groups)
         else:
             with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
-                weights, following, value = self.weigh(host, known, groups=groups)
+                weights, state, value = self.weigh(host, state, groups=groups)
         weights /= losses.shape[0]
         loss = losses.dot(tensor_of(weights))
         if value is not None:
             loss.detach().fill_(float(value))  # in place: the product is not needed to differentiate it
-        return loss, {name: tensor_of(x) for name, x in following.items()} if following else following
+        return loss, {name: tensor_of(x) for name, x in state.items()} if state else state
 
     def __call__(
         self,
@@ -343,7 +343,7 @@ def _weigh_here(
     measure = None if measure is None else measure.numpy()
     groups = None if groups is None else groups.numpy()
     if state:
-        state = {name: x.numpy()[()] for name, x in state.items()}  # scalars, as above
+        state = {name: x.numpy() for name, x in state.items()}
     with np.errstate(all="ignore"):  # what is not a number is the caller's to look for, as on every device
         weights, state, value = objective.weigh(host, state, measure=measure, groups=groups)
     if state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ class CVaR(Objective):
     def separable(self) -> bool:
         """False: which units are the hardest depends on the batch."""
         return False
+
+    @functools.cached_property
+    def bounded(self) -> bool:
+        """Without a price losses are only compared."""
+        return self.reg is None
 
     def weigh(
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ class OHEM(Objective):
     def separable(self) -> bool:
         """False: which units are the hardest depends on the batch."""
         return False
+
+    @functools.cached_property
+    def bounded(self) -> bool:
+        """Losses are only compared."""
+        return True
 
     def weigh(
         self, losses: Array, state: State, *, measure: Array | None = None, groups: Array | None = None

@@ -126,7 +126,7 @@ class SelfPaced(Objective):
             positive = np.maximum(below, 0.0)
             value = np.add.reduce(below - 0.5 * positive * (positive / threshold))
         step = state["step"] + 1
-        following = state["K"]
+        following = state["K"].copy()
         if step % self.every == 0:
-            following = following.dtype.type(min(threshold, _LARGEST / self.growth) * self.growth)
+            following = np.asarray(min(threshold, _LARGEST / self.growth) * self.growth, following.dtype)
         return Weighed(weights, {"K": following, "step": step}, value / losses.dtype.type(losses.shape[0]))
