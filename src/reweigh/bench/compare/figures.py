@@ -51,7 +51,7 @@ def opening(answer: Answer, *, images: bool) -> Markup:
         element(
             "div",
             element(
-                "h3",
+                "h2",
                 f"{answer.metric.name} against {answer.names[decision.reference.key]}; {better} is better",
                 class_="of-panel",
             ),
