@@ -1,7 +1,9 @@
 """`reweigh compare` and `reweigh predict` as a person meets them: answers, files, and one sentence for bad input."""
 
 import hashlib
+import itertools
 import json
+import re
 import shutil
 import signal
 import sys
@@ -56,7 +58,11 @@ def test_a_table_gets_an_answer_a_report_the_hardest_rows_and_a_model(table, tmp
     found = json.loads((root / "answer.json").read_text())
     assert found["models"][0]["splits"] == 5
     assert {part["name"] for part in found["groups"]} == {"Bonn", "Oslo", "Rom"}
-    assert typeset(found["headline"]) in (root / "report.html").read_text()
+    markup = (root / "report.html").read_text()
+    assert typeset(found["headline"]) in markup
+    levels = [int(level) for level in re.findall(r"<h([1-6])\b", markup)]
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in itertools.pairwise(levels)), "a screen reader's outline has no gaps"
     # The two scale controls explain, and are not among what can be used.
     assert {action["label"] for action in found["actions"]} == {"mean", "rgd"}
     assert found["strength"] in ("decided", "leading", "undecided")
