@@ -100,8 +100,8 @@ PLANTED = {
     ),
     "mixed masked and unmasked micro-batches": (
         "torch/reweighted.py",
-        "    if all(measure is None for measure in measures):",
-        "    if any(measure is None for measure in measures):",
+        "    if any(micro.measure is not None for micro in micros):",
+        "    if all(micro.measure is not None for micro in micros):",
     ),
     "> for >= in the clip share": ("monitor.py", "(losses >= tau + offset)", "(losses > tau + offset)"),
 }
