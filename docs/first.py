@@ -133,7 +133,10 @@ def parts() -> list[OverviewPart]:
 
 
 def ranked(part: OverviewPart) -> tuple[str, str]:
-    """What to try first by the overview's own rule, then the largest gains that are seen; and RGD."""
+    """What to try first by the overview's own rule, then the largest gains that are seen; and RGD.
+
+    Where no gain is certain over the settings, decisions are counted as for reports without a summary.
+    """
 
     def text(row: Ranked) -> str:
         return told(row.gain.mean, row.better, row.worse, len(part.settings))
@@ -144,7 +147,7 @@ def ranked(part: OverviewPart) -> tuple[str, str]:
         if row.gain.seen and row.label not in (plan.NORMALISED, part.first and part.first.label)
     ]
     seen = sorted(seen, key=lambda row: row.gain.mean, reverse=True)
-    named = [] if part.first is None else [part.first, *seen][:NAMED]
+    named = (part.promising if part.first is None else [part.first, *seen])[:NAMED]
     own = part.row("rgd")
     return _first(f"`{row.label}` {text(row)}" for row in named), "–" if own is None else text(own)
 
@@ -183,7 +186,8 @@ it is decided, ▲ better or ▼ worse. Small models on two cores, ranked after 
 RULE = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many
 of them the difference is decided, ▲ better or ▼ worse. Where a kind of model is named, the first method is the one
 with the largest mean among those that no other outranks, if its interval is above zero, and the others have the next
-largest of such means; elsewhere, of the methods run in most settings, those that gain and have the most ▲ less ▼.
+largest of such means. Elsewhere, and where there is no such method, they are those that gain and have the most ▲ less
+▼, of the methods run in most settings.
 Small models on two cores, ranked after the fact: [`reweigh compare`](compare.md) asks your own data.
 """
 

@@ -82,6 +82,9 @@ def gain_text(gain: MeanGain, digits: int = 1) -> str:
 def advice(part: OverviewPart) -> str:
     """What to try first, in words."""
     first, digits = part.first, _digits(part)
+    if first is None and part.promising:
+        names = ", ".join(f"{row.name} (better in {row.better}, worse in {row.worse})" for row in part.promising[:2])
+        return f"nothing gains for certain over all {len(part.settings)} settings; {names}"
     if first is None:
         return "plain training: nothing gains over it for certain"
     return f"{first.name}: {gain_text(first.gain, digits)}{part.points}"

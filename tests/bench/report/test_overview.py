@@ -94,6 +94,21 @@ def test_less_is_better_turns_gains_around() -> None:
     assert (row.better, row.worse) == (0, 3)
 
 
+def test_what_to_try_where_no_gain_is_certain_over_the_settings() -> None:
+    uneven = {
+        name: {
+            "mean": (0.5, 0.0, 0.0, 0.0),
+            "often": (0.5 + often, often, often - 0.01, often + 0.01),
+            "once": (0.5 + once, once, once - 0.01, once + 0.01),
+            plan.NORMALISED: (0.5 + often, often, often - 0.01, often + 0.01),
+        }
+        for name, often, once in (("a", 0.02, 0.2), ("b", 0.2, 0.0), ("c", 0.02, -0.02))
+    }
+    part = only(overview([experiment(uneven)]))
+    assert part.first is None
+    assert [(row.label, row.better, row.worse) for row in part.promising] == [("often", 3, 0)]
+
+
 def test_one_setting_has_the_interval_of_its_seeds_and_no_critical_difference() -> None:
     part = only(overview([experiment({"a": THREE["a"]})]))
     row = part.row("rgd")

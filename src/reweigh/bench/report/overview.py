@@ -75,6 +75,16 @@ class OverviewPart:
         top = max((row for row in near if row.label != plan.BASELINE), key=lambda row: row.gain.mean, default=None)
         return top if top is not None and top.gain.seen else None
 
+    @property
+    def promising(self) -> list[Ranked]:
+        """Methods that gain on average and are better, with evidence, in more settings than worse; the most so first.
+
+        They are what to try where no gain is certain over all settings, which few settings can hardly show.
+        """
+        own = [row for row in self.rows if row.label not in (plan.BASELINE, plan.NORMALISED)]
+        good = [row for row in own if row.better > row.worse and row.gain.mean > 0]
+        return sorted(good, key=lambda row: (row.better - row.worse, row.gain.mean), reverse=True)
+
     def row(self, label: str) -> Ranked | None:
         """A method's row, if all settings have it."""
         return next((row for row in self.rows if row.label == label), None)
