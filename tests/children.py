@@ -41,13 +41,14 @@ def started(
     are found by what they inherit.
     """
     mark = secrets.token_hex(16)
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        text=True,
-        env={**(os.environ if env is None else env), _MARK: mark},
-        start_new_session=True,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
-    )
+    with _stop_signals_at_their_defaults():
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            text=True,
+            env={**(os.environ if env is None else env), _MARK: mark},
+            start_new_session=True,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
+        )
     born = _stat(process.pid)[_BORN]
     try:
         yield process
@@ -65,6 +66,20 @@ def started(
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@contextlib.contextmanager
+def _stop_signals_at_their_defaults() -> Iterator[None]:
+    """Children inherit which signals are ignored: under `nohup` or a script's `&` they would not stop."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ignored = [number for number in signals if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _offspring(mark: str, born: int) -> tuple[list[int], list[int]]:

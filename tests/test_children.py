@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -96,3 +97,19 @@ def test_a_process_that_dies_without_an_answer_is_not_waited_for() -> None:
     with pytest.raises(AssertionError, match="failed before it answered"):
         children.answers([process], results)
     assert process.exitcode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_is_stopped_by_a_signal_that_this_process_ignores(number: signal.Signals) -> None:
+    inherited = signal.signal(number, signal.SIG_IGN)
+    try:
+        with children.started(
+            [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(86400)"]
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            process.send_signal(number)
+            assert process.wait() == -number
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, inherited)
