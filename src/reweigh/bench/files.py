@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -43,6 +44,15 @@ def replacing(path: Path) -> Generator[Path, None, None]:
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None, None, None]:
+    """Only one process at a time is inside, others wait; the lock of a process that is killed ends with it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def new_temporary(path: Path) -> Path:

@@ -1,6 +1,8 @@
 """Features of a frozen network: computed once, principal components of the training images, and trained on."""
 
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -72,3 +74,26 @@ def test_a_recipe_learns_from_features(colours, monkeypatch):
 def test_pixels_are_not_augmented_where_none_are_learnt_from():
     with pytest.raises(ValueError, match="Leave one out"):
         longtail.Settings(encoder="efficientnet_lite0:weights=imagenet", augment=True)
+
+
+def test_who_needs_features_that_are_being_computed_waits_for_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("REWEIGH_CACHE", str(tmp_path))
+    begun, calls = threading.Event(), []
+
+    def compute():
+        calls.append(1)
+        begun.set()
+        second_asks.wait(60)
+        threading.Event().wait(0.2)  # the second has time to look whether the features are there
+        return np.arange(3.0)
+
+    def ask_second():
+        begun.wait(60)
+        second_asks.set()
+        return frozen.kept("key", compute)
+
+    second_asks = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.submit(frozen.kept, "key", compute), threads.submit(ask_second)
+        np.testing.assert_array_equal(first.result(), second.result())
+    assert len(calls) == 1

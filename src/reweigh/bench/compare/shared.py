@@ -7,21 +7,19 @@ mapped file is in memory once, and the system may drop it when memory is short. 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reweigh.bench.compare.dealt import Array, DealtSplit, Room, SplitFacts
-from reweigh.bench.files import reserve, sweep, temporary_name
+from reweigh.bench.files import locked, reserve, sweep, temporary_name
 from reweigh.bench.lab.table import with_tuples
 from reweigh.bench.train.scores import ScoringRules
 
@@ -62,7 +60,7 @@ class SharedSplits:
 
     def put(self, name: str, make: Callable[[Room], DealtSplit]) -> None:
         """Write a split, unless it is there; `make` is given room in files for the numbers of its rows."""
-        with self._locked():  # whoever comes second waits, and finds the folder
+        with locked(self.folder / "lock"):  # whoever comes second waits, and finds the folder
             if name in self:
                 return
             temporary = temporary_name(self.folder / name)
@@ -90,19 +88,12 @@ class SharedSplits:
 
     def make_room(self, wanted: Collection[str]) -> None:
         """Remove other splits than these if they take much room; who still works with one of them keeps it mapped."""
-        with self._locked():
+        with locked(self.folder / "lock"):
             sweep(self.folder)
             others = [path for path in self.folder.iterdir() if path.is_dir() and path.name not in wanted]
             if sum(file.stat().st_size for path in others for file in path.iterdir()) > _MOST:
                 for path in others:
                     shutil.rmtree(path, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Generator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _write(folder: Path, make: Callable[[Room], DealtSplit]) -> None:

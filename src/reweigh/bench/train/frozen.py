@@ -17,7 +17,7 @@ from reweigh.bench import models
 from reweigh.bench.catalogue.cache import cache_folder
 from reweigh.bench.catalogue.card import Array
 from reweigh.bench.catalogue.images import Dataset
-from reweigh.bench.files import replacing, reserve
+from reweigh.bench.files import locked, replacing, reserve
 from reweigh.bench.train.pixels import as_tensor, normalize
 
 __all__ = ["IMAGENET_DEVIATION", "IMAGENET_MEAN", "activations", "kept", "kept_rows", "pretrained", "vectors"]
@@ -33,23 +33,35 @@ _BATCH = 64
 
 def kept(key: str, compute: Callable[[], Array]) -> Array:
     """The array of this key, mapped from the cache, or else computed and put there."""
-    path = _path(key)
-    if not path.exists():
+
+    def save(path: Path) -> None:
         features = compute()
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with path.open("wb") as file:
             np.save(file, features, allow_pickle=False)
-    return _mapped(path)
+
+    return _from_cache(key, save)
 
 
 def kept_rows(key: str, shape: tuple[int, ...], fill: Callable[[Array], object]) -> Array:
     """Bytes of this key, mapped from the cache, or else put there by `fill`: they need not fit into memory."""
+
+    def save(path: Path) -> None:
+        rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        reserve(path)
+        fill(rows)
+        rows.flush()
+
+    return _from_cache(key, save)
+
+
+def _from_cache(key: str, save: Callable[[Path], None]) -> Array:
+    """The array of this key; processes that need it at the same time wait for the one that computes it."""
     path = _path(key)
     if not path.exists():
-        with replacing(path) as temporary:
-            rows = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-            reserve(temporary)
-            fill(rows)
-            rows.flush()
+        with locked(path.with_suffix(".lock")):
+            if not path.exists():
+                with replacing(path) as temporary:
+                    save(temporary)
     return _mapped(path)
 
 

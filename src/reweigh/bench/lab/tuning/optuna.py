@@ -14,19 +14,17 @@ References: Akiba et al., Optuna: A Next-generation Hyperparameter Optimization 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reweigh.bench.errors import MissingPackageError, UserError
-from reweigh.bench.files import write_atomically
+from reweigh.bench.files import locked, write_atomically
 from reweigh.bench.lab import plan
 from reweigh.bench.lab.plan import Question, Trial
 from reweigh.bench.lab.runs import Record, Run, Spec
@@ -142,7 +140,7 @@ def tune(question: Question, root: Path, execute: Execute, storage: str | None =
     folder.mkdir(parents=True, exist_ok=True)
     storage = storage or str((folder / "optuna.journal").resolve())
     failures: list[Any] = []
-    with _alone(folder):
+    with locked(folder / "optuna.lock"):  # one command at a time asks; others wait, and find the trials done
         studies = [(row, _study(row.name, storage, smallest=question.table.smallest)) for row in searched]
         for number in range(most):
             turn = [(row, study, _ask(row, study, number)) for row, study in studies if number < row.trials]
@@ -245,14 +243,6 @@ def _tell(question: Question, study: Any, trial: Any, run: Run) -> None:
         study.tell(trial.number, value)
     else:
         study.tell(trial.number, state=optuna.trial.TrialState.PRUNED)
-
-
-@contextmanager
-def _alone(folder: Path) -> Generator[None]:
-    """Only one command at a time asks the studies of a folder; others wait, and find the trials done."""
-    with (folder / "optuna.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _distribution(values: Iterable[Any]) -> Any:
