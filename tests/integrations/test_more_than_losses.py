@@ -210,3 +210,21 @@ def test_the_last_layer_goes_to_the_correction_of_a_trainer():
     np.testing.assert_allclose(correct(logits.numpy()), logits.numpy() / [1.0, 2.0, 4.0], rtol=1e-6)
     with pytest.raises(ValueError, match=r"Pass classifier=\(layer.weight, layer.bias\)"):
         loss("rgd+tau_norm").correction(logits, labels)
+
+
+def test_a_trainer_has_no_groups_and_says_so_at_construction():
+    pytest.importorskip("transformers")
+    from reweigh.integrations.transformers import loss
+
+    for text in ("group_dro:n_groups=2", "term_hierarchical:n_groups=2"):
+        with pytest.raises(ValueError, match="weighs groups, and a Trainer does not hand on the groups of rows"):
+            loss(text)
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.tensor([[0, 1], [1, 0]])])
+def test_a_column_of_texts_is_not_one_of_weights(labels):
+    from reweigh.integrations._data_weights import WeightedCollator
+
+    collate = WeightedCollator(lambda rows: {"labels": labels}, "quality")
+    with pytest.raises(TypeError, match="the column 'quality' must hold numbers, or lists of numbers, got 'good'"):
+        collate([{"labels": [0, 1], "quality": "good"}, {"labels": [1, 0], "quality": "bad"}])
