@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reweigh.method import Method, as_method
+from reweigh.objectives import Objective
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.rgd import RGD
 
-__all__ = ["carried", "with_hyper_parameters"]
+__all__ = ["carried", "refuse_more_than_losses", "with_hyper_parameters"]
 
 #: Why a host may have no place for a part.
 _WHY: Mapping[str, str] = {
@@ -67,6 +68,24 @@ def with_hyper_parameters(chosen: Method | None, hyper_parameters: Mapping[str, 
             f"{', '.join(hyper_parameters)}. Put them into the objective."
         )
     return dataclasses.replace(chosen, objective=RGD(**hyper_parameters))
+
+
+def refuse_more_than_losses(objective: Objective, host: str, *, but: Sequence[str] = ()) -> None:
+    """Refuse an objective that weighs by more than the losses, where `host` is `but` able to give it these.
+
+    >>> from reweigh.objectives.rho import Rho
+    >>> refuse_more_than_losses(Rho(), "a booster")
+    Traceback (most recent call last):
+    ValueError: a booster gives an objective the losses and nothing else, got Rho(keep=0.6, sync=True), which needs ...
+    """
+    needed = [*objective.takes, *(["groups"] if "n_groups" in getattr(objective, "needs", ()) else [])]
+    missing = [name for name in needed if name not in but]
+    if missing:
+        raise ValueError(
+            f"{host} gives an objective the losses and nothing else, got {objective!r}, which needs "
+            f"{' and '.join(f'`{name}`' for name in missing)} too. Use another objective, or this one with "
+            "reweigh.torch.Reweighted in a training loop of your own: docs/loop.md has one."
+        )
 
 
 def _listed(slots: Sequence[str]) -> str:

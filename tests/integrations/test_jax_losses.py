@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -183,3 +184,14 @@ def test_wrong_shapes_and_missing_labels() -> None:
         value_and_grad(logits_of, "focal+rgd")((), W, X)
     with pytest.raises(TypeError, match="takes no `labels`"):
         value_and_grad(logits_of, "rgd")((), W, X, labels=Y)
+
+
+def test_a_column_of_labels_is_not_taken_for_probabilities():
+    with pytest.raises(ValueError, match=r"class indices of shape \(4,\) or .* got \(4, 1\).*squeeze"):
+        loss("rgd")(np.zeros((4, 3)), np.zeros((4, 1), int))
+
+
+@pytest.mark.parametrize("text", ["class_balanced+rgd", "rgd+prior"])
+def test_missing_class_counts_are_asked_for_as_this_loss_takes_them(text):
+    with pytest.raises(ValueError, match=rf"loss\('{re.escape(text)}', class_counts=numpy.bincount\(labels\)\)"):
+        loss(text)

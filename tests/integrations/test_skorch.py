@@ -420,3 +420,12 @@ def test_batches_of_a_sampler_with_weights_of_rows() -> None:
 def test_parts_without_a_place_are_refused(part: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"with the {reason}"):
         classifier(ReweightedCrossEntropy, criterion__objective=f"rgd+{part}").fit(*data())
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan])
+def test_weights_below_zero_are_refused(value):
+    X, y = data()
+    own = np.ones(len(y), np.float32)
+    own[3] = value
+    with pytest.raises(ValueError, match="`sample_weight` must be zero or more"):
+        classifier(ReweightedCrossEntropy, WeightedNet).fit({"X": X, "sample_weight": own}, y)

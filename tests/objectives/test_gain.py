@@ -87,3 +87,11 @@ def test_what_is_missing_is_named():
         Gain(n=3).apply(np.ones(2), Gain(n=3).init(), index=np.zeros(2))
     with pytest.raises(ValueError, match="`n` must be"):
         Gain(n=0)
+
+
+@pytest.mark.parametrize("array", [np.asarray, torch.tensor])
+def test_a_unit_beyond_the_data_is_named(array):
+    objective = Gain(n=10)
+    losses = array([1.0, 2.0])
+    with pytest.raises(IndexError, match=r"`index` must lie in \[0, 10\), got 10 .*n=len\(dataset\)"):
+        objective.apply(losses, objective.init(), index=array([3, 10]))

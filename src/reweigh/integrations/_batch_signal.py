@@ -52,6 +52,10 @@ def check_signal(objective: Objective, column: str | None, reference: nn.Module 
     needs = "signal" in objective.takes and not isinstance(objective, Entropy)
     if "index" in objective.takes:
         raise ValueError(f"{objective!r} remembers units of the data, which a Trainer does not number. Use another.")
+    if "n_groups" in getattr(objective, "needs", ()):
+        raise ValueError(
+            f"{objective!r} weighs groups, and a Trainer does not hand on the groups of rows. Use another."
+        )
     if needs and not named:
         raise ValueError(
             f"{objective!r} weighs by {objective.signal_is.partition(', ')[0]}. Pass reference=AutoModelForCausalLM."

@@ -62,7 +62,8 @@ def losses_of_classes(loss: Any, logits: Array, shares: Array, ops: Operations) 
         shift = [-math.log(of_class) for of_class in loss.class_factors(counts)]
         logits = logits * _constant(factor, logits, ops) + _constant(shift, logits, ops)
     log_p = ops.log_softmax(logits, axis=-1)
-    cross_entropy = -ops.sum(shares * log_p, axis=-1)
+    # A class that is ruled out has a logarithm of minus infinity, and zero times that is NaN.
+    cross_entropy = -ops.sum(shares * ops.where(shares > 0.0, log_p, 0.0), axis=-1)
     if isinstance(loss, LabelSmoothing):
         everywhere = _everywhere(loss, logits.shape[-1])
         own = 1.0 - everywhere * logits.shape[-1]

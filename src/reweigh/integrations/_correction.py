@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reweigh._carry import carried
+from reweigh._carry import carried, refuse_more_than_losses
 from reweigh.method import Context, Method
 from reweigh.objectives import Objective
 from reweigh.post import Correction, Post
@@ -18,6 +18,7 @@ def objective_and_post(objective: Any, tau: float | None, who: str) -> tuple[Obj
     """The objective of a method, and what the method does after training; `who` has no other slot."""
     chosen = carried(objective, ("objective", "post"), who, tau=tau)
     refuse_classifier(chosen, who)
+    refuse_more_than_losses(chosen.objective, who)
     return chosen.objective, chosen.post
 
 

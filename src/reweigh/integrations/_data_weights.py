@@ -134,6 +134,8 @@ class WeightedCollator:
             return batch
         if any(weight is None for weight in given):
             raise ValueError(f"some rows of a batch have {self.column!r} and some do not. Give every row one.")
+        if texts := [weight for weight in given if _holds_text(weight)]:
+            raise TypeError(f"the column {self.column!r} must hold numbers, or lists of numbers, got {texts[0]!r}.")
         weights = self._weights(given, rows, batch["labels"])
         if self.key == KEY and not bool((weights >= 0).all()):  # NaN is not either
             raise ValueError(
@@ -165,3 +167,8 @@ class WeightedCollator:
 def _tokens(row: Mapping[str, Any]) -> int:
     """How many labels a row has; where the collator makes them, there is one per input."""
     return len(row["labels"] if "labels" in row else row["input_ids"])
+
+
+def _holds_text(weight: Any) -> bool:
+    """Whether there is a text where a number should be, which torch says nothing helpful about."""
+    return isinstance(weight, str) or (isinstance(weight, list) and any(isinstance(one, str) for one in weight))

@@ -6,6 +6,7 @@ here saves the lines around them in a training step with Optax or Flax.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from reweigh.integrations._class_losses import (
 from reweigh.integrations._missing import missing
 from reweigh.method import Context, Method, ObjectiveLike, as_method
 from reweigh.objectives._base import Nonfinite, State, beside, mean, measured, state_like, total
+from reweigh.objectives.entropy import Entropy
 from reweigh.post import Correction
 
 if find_spec("jax") is None:
@@ -104,6 +106,11 @@ class MethodLoss:
         if jnp.ndim(labels) == logits.ndim:
             if not takes_shares(chosen):
                 raise ValueError(f"labels must be class indices for {chosen!r}, got shape {jnp.shape(labels)}.")
+            if jnp.shape(labels) != logits.shape:
+                raise ValueError(
+                    f"labels must be class indices of shape {logits.shape[:-1]} or probabilities of shape "
+                    f"{logits.shape}, got {jnp.shape(labels)}. Use labels.squeeze(-1) for a column of indices."
+                )
             return losses_of_classes(chosen, logits, jnp.asarray(labels, logits.dtype), _OPERATIONS)
         if jnp.shape(labels) != logits.shape[:-1]:
             raise ValueError(
@@ -183,6 +190,11 @@ def loss(method: ObjectiveLike, *, class_counts: Sequence[int] | None = None) ->
     counts = None if class_counts is None else tuple(int(count) for count in class_counts)
     if chosen.loss is not None:
         check_class_loss(chosen.loss, "a JAX loss", "Use optax's own losses with value_and_grad.")
+    if counts is None and any("class_counts" in getattr(part, "needs", ()) for part in (chosen.loss, chosen.post)):
+        raise ValueError(
+            f"`class_counts` must be given for {str(chosen)!r}, got None. Pass the number of training examples of each "
+            f"class: loss({str(chosen)!r}, class_counts=numpy.bincount(labels))."
+        )
     built = chosen.build(Context(class_counts=counts))
     return MethodLoss(Method(loss=built.loss, objective=built.objective, post=chosen.post), counts)
 
@@ -307,6 +319,8 @@ def _descend(
             "mask": _both(given["mask"], criterion.mask(labels), jnp.logical_and),
             "sample_weight": _both(given["sample_weight"], criterion.weights(labels), jnp.multiply),
         }
+        if given["signal"] is None and isinstance(objective, Entropy):
+            given["signal"] = _entropy(outputs)
     mask, own = given["mask"], given["sample_weight"]
     seen = losses - floor if floor else losses
     value, following = objective.apply(seen, state, **given, count=count, nonfinite=nonfinite)
@@ -320,6 +334,13 @@ def _descend(
         amounts = weighed.weights if measure is None else weighed.weights * measure
         value = value + floor * amounts.sum() / (total(measure, flat) if count is None else count)
     return value, Evaluation(following, mean(flat, measure) + floor, flat, weighed.weights)
+
+
+def _entropy(logits: Array) -> Array:
+    """The entropy of each prediction over the largest there is, as a constant."""
+    logs = jax.nn.log_softmax(jax.lax.stop_gradient(_wide(logits)), axis=-1)
+    terms = jnp.where(jnp.isfinite(logs), jnp.exp(logs) * logs, 0.0)  # a class that is ruled out adds nothing
+    return -terms.sum(-1) / math.log(logits.shape[-1])
 
 
 def _both(one: Array | None, other: Array | None, joined: Callable[..., Array]) -> Array | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._carry import carried, with_hyper_parameters
+from reweigh._carry import carried, refuse_more_than_losses, with_hyper_parameters
 from reweigh.integrations._class_losses import (
     check_class_loss,
     class_weights,
@@ -26,6 +26,7 @@ from reweigh.integrations._missing import missing
 from reweigh.method import Context, Method, ObjectiveLike
 from reweigh.method import method as method_of
 from reweigh.objectives import Objective
+from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.rgd import RGD
 from reweigh.post import Correction
 from reweigh.weights import KL, ReverseKL, WeightFunction
@@ -310,6 +311,10 @@ class ClassLoss(keras.losses.Loss):
         return ops.one_hot(ops.argmax(y_true, axis=-1), classes, dtype=logits.dtype)
 
 
+#: Losses of one label, whose predictions have the classes on the last axis: logits or probabilities.
+_OF_CLASSES = (ClassLoss, keras.losses.CategoricalCrossentropy, keras.losses.SparseCategoricalCrossentropy)
+
+
 @keras.saving.register_keras_serializable(package="reweigh")
 class Reweighted(keras.losses.Loss):
     r"""A Keras loss with re-weighting: `Reweighted(SparseCategoricalCrossentropy(from_logits=True), tau=1.0)`.
@@ -388,7 +393,7 @@ class Reweighted(keras.losses.Loss):
         )
         validate.one_of("level", level, ("sample", "token"))
         self.loss = inner
-        chosen = _method(objective, hyper_parameters)
+        chosen = _method(objective, hyper_parameters, inner)
         self.objective: Any = chosen.objective
         self.post = chosen.post
         self.level: UnitLevel = level
@@ -478,9 +483,11 @@ class Reweighted(keras.losses.Loss):
         if self.floor:
             seen = seen - _floor(self.loss, y_true, y_pred)
         real = _real(losses, mask)
+        signal = self._entropy(y_pred) if isinstance(self.objective, Entropy) else None
         if self.level == "sample":
             seen = _mean_of_samples(seen, real)
-        return losses, seen, self._weights(seen, _units(real, seen))
+            signal = None if signal is None else _mean_of_samples(signal, real)
+        return losses, seen, self._weights(seen, _units(real, seen), signal)
 
     def metrics(self) -> list[WeightMetric]:
         """Metrics for `model.compile`: the plain loss, the mean weight, the clip share and the effective sample."""
@@ -508,14 +515,27 @@ class Reweighted(keras.losses.Loss):
         """The loss that `get_config` describes."""
         return cls(**{**config, "loss": keras.losses.deserialize(config["loss"])})
 
-    def _weights(self, seen: Tensor, measure: Tensor | None) -> Tensor:
+    def _entropy(self, y_pred: Tensor) -> Tensor:
+        """The entropy of each prediction over the largest there is, as a constant."""
+        p, axis = _widen(ops.stop_gradient(y_pred)), getattr(self.loss, "axis", -1)
+        if getattr(self.loss, "from_logits", False):
+            p = ops.softmax(p, axis=axis)
+        tiny = float(np.finfo(keras.backend.standardize_dtype(p.dtype)).tiny)
+        return -ops.sum(p * ops.log(ops.maximum(p, tiny)), axis=axis) / math.log(p.shape[axis])
+
+    def _weights(self, seen: Tensor, measure: Tensor | None, signal: Tensor | None) -> Tensor:
         if _elementwise(self.objective):
             return weights_of(self.objective.weight, seen)
         flat = ops.reshape(seen, (-1,))
+        beside = {} if signal is None else {"signal": ops.reshape(signal, (-1,))}
         if measure is not None:
             measure = ops.reshape(measure, (-1,))
-            flat = ops.where(ops.greater(measure, 0.0), flat, ops.zeros_like(flat))
-        return ops.reshape(self.objective.weigh(flat, (), measure=measure).weights, ops.shape(seen))
+            real = ops.greater(measure, 0.0)
+            flat, beside = (
+                ops.where(real, flat, ops.zeros_like(flat)),
+                {name: ops.where(real, one, ops.zeros_like(one)) for name, one in beside.items()},
+            )
+        return ops.reshape(self.objective.weigh(flat, (), measure=measure, **beside).weights, ops.shape(seen))
 
 
 @keras.saving.register_keras_serializable(package="reweigh")
@@ -603,11 +623,13 @@ class WeightMetric(keras.metrics.Metric):
         return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
 
 
-def _method(given: ObjectiveLike | None, hyper_parameters: dict[str, Any]) -> Method:
+def _method(given: ObjectiveLike | None, hyper_parameters: dict[str, Any], loss: keras.losses.Loss) -> Method:
     """The objective and correction meant, if Keras can run them."""
     named = None if given is None else carried(given, ("objective", "post"), "Reweighted", why=_NOT_A_KERAS_LOSS)
     chosen = with_hyper_parameters(named, hyper_parameters)
     objective = chosen.objective
+    knows_entropy = isinstance(objective, Entropy) and isinstance(loss, _OF_CLASSES)
+    refuse_more_than_losses(objective, "a Keras loss", but=("signal",) if knows_entropy else ())
     if objective.stateful:
         raise ValueError(
             f"{objective!r} remembers something between steps, and a Keras loss has nowhere to keep it. Use an "

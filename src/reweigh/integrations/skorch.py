@@ -197,6 +197,11 @@ class SampleWeights:
                 f"`sample_weight` goes to a re-weighted criterion, got {type(net.criterion_).__name__}. Use for "
                 "example criterion=reweigh.integrations.skorch.ReweightedCrossEntropy."
             )
+        if not bool((weights >= 0).all()):  # NaN is not either; they come from the host, so that looking is cheap
+            raise ValueError(
+                f"`sample_weight` must be zero or more, got {float(weights.min()):g}. Give one weight per row, zero "
+                "for rows that are not to count."
+            )
         own = to_tensor(weights, device=net.device)
 
         def pass_on(_: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -255,12 +255,13 @@ class TrainerLoss(nn.Module):
         value = reweighted(logits, targets, sample_weight=weights, signal=signal, segments=numbers, count=count)
         return self._add_router_loss(value, outputs, labels, count)
 
-    def correction(self, predictions: Any, labels: Any) -> Correction:
+    def correction(self, predictions: Any, labels: Any, *, classifier: tuple[Any, Any] | None = None) -> Correction:
         """What the method does after training, fitted to held-out rows: `correction(*trainer.predict(held_out)[:2])`.
 
-        Call the result with the `predictions` of any rows.
+        Call the result with the `predictions` of any rows. `classifier` is the weight and bias of the model's last
+        layer, for `tau_norm`.
         """
-        return self.reweighted.correction(predictions, labels)
+        return self.reweighted.correction(predictions, labels, classifier=classifier)
 
     def follow(self, trainer: Any) -> None:
         """Read from a Trainer what the function is not given: the classes of its data, and their weights."""

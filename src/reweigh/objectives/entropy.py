@@ -41,9 +41,10 @@ class Entropy(Objective):
     Notes
     -----
     Needs `signal`, the entropy of each prediction over its maximum, between 0 and 1: :func:`reweigh.torch.entropy` of
-    the logits. The authors' code (EAFT, in LLaMA-Factory) takes the 20 most probable tokens alone, renormalised, over
-    3.0 as log 20: `signal=reweigh.torch.entropy(logits, top=20)`, which is theirs times 3.0 / log 20 = 1.0014. Hosts
-    that make the signal themselves, and :func:`reweigh.torch.chunked_cross_entropy`, take all tokens over log K.
+    the logits. :class:`~reweigh.torch.Reweighted` around a loss of classes, the trainers and estimators built on it,
+    :func:`~reweigh.torch.chunked_cross_entropy` and the losses by name for Keras and JAX make it themselves, of all
+    classes. The authors' code (EAFT, in LLaMA-Factory) takes the 20 most probable tokens alone, renormalised, over
+    3.0 as log 20: `signal=reweigh.torch.entropy(logits, top=20)`, which is theirs times 3.0 / log 20 = 1.0014.
     References: *Entropy-Adaptive Fine-Tuning: Resolving Confident Conflicts to Mitigate Forgetting*, 2026.
     """
 

@@ -94,7 +94,13 @@ class Gain(Objective):
         """Two over one plus the exponential of the gain; one at a first visit."""
         xp = namespace(losses)
         where = _whole(required(self, "index", index))
-        last = cast(state["last"][where], losses.dtype)
+        try:
+            last = cast(state["last"][where], losses.dtype)
+        except IndexError as error:  # where looking at values costs nothing; a device reports it in its own way
+            raise IndexError(
+                f"`index` must lie in [0, {state['last'].shape[0]}), got {int(where.max())} in {self!r}. Give "
+                "n=len(dataset)."
+            ) from error
         known = xp.isfinite(last)
         gain = xp.where(known, last, losses) - losses
         # Beyond these the sigmoid is flat, and its exponential would overflow.

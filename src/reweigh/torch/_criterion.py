@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reweigh._array import is_readable
-from reweigh.torch.losses._base import Loss
+from reweigh.torch.losses._base import ClassLoss, Loss
 
 _of_all_modules: Any = nn.modules.module
 
@@ -81,6 +81,19 @@ class Criterion(nn.Module):
         self.progress = 0.0
         # Looked up once: a compiled forward cannot ask for signatures.
         self._names, self._takes_others = _input_names(self.inner)
+
+    @property
+    def takes_logits(self) -> bool:
+        """Whether the output has the logits of classes, or their logarithms, on its second axis."""
+        under = getattr(self.inner, "under", self.inner)
+        if isinstance(under, ClassLoss):
+            return getattr(under, "form", "softmax") == "softmax"
+        return isinstance(under, (nn.CrossEntropyLoss, nn.NLLLoss))
+
+    def logits(self, output: Tensor) -> Tensor:
+        """The output as logits: cosines are not, until the loss multiplies them."""
+        cosines = getattr(self.inner, "head", "linear") == "cosine"
+        return output * float(getattr(self.inner, "scale", 1.0)) if cosines else output
 
     def bind(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Inputs given by name as positions, and the keywords that have none."""

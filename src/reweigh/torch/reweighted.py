@@ -26,10 +26,12 @@ from reweigh.objectives._base import (
     total,
     weigh,
 )
+from reweigh.objectives.entropy import Entropy
 from reweigh.objectives.mean import Mean
 from reweigh.objectives.rgd import RGDOptions
 from reweigh.post import Correction, Post
 from reweigh.torch._criterion import Criterion, Elements, is_hooked
+from reweigh.torch._entropy import entropy
 from reweigh.torch._fused import MANY, one_pass, rows
 from reweigh.torch._passes import STEPS, in_backward, is_wrapped, unwrapped
 from reweigh.torch._segments import sum_by_segment
@@ -110,7 +112,8 @@ class Reweighted(nn.Module):
     Tensor
         `criterion(output, target)` gives a scalar; the criterion's own keywords (`input=`, `target=`,
         `target_lengths=`) work as well. Per call: `count` (denominator), `groups`, `signal` and `index` for objectives
-        that weigh by more than the loss, `sample_weight`, one per unit or one per element of the loss, through which no
+        that weigh by more than the loss (:class:`~reweigh.objectives.entropy.Entropy` needs none where the criterion
+        takes logits of classes), `sample_weight`, one per unit or one per element of the loss, through which no
         gradient flows, and `segments`, for `level="sequence"` with several sequences per row: the sequence that each
         element belongs to, :func:`reweigh.torch.segments`. Units are then these; their vectors have room for as many
         as there are elements, with measure zero beyond the last. A `signal` in the shape of the losses is averaged over
@@ -263,6 +266,8 @@ class Reweighted(nn.Module):
         level = self._level(trains, sample_weight, count)
         if segments is not None:
             _check_segments(segments, elements, self.level)
+        if trains and signal is None and isinstance(self.objective, Entropy) and criterion.takes_logits:
+            signal = _entropies(criterion.logits(inputs[0]), elements, level)
         if level == "sequence":
             signal = _mean_signal(signal, elements, segments)
         units = self._units(_gather(elements, level, segments), sample_weight)
@@ -736,6 +741,14 @@ def _mean_signal(signal: Tensor | None, elements: Elements, segments: Tensor | N
     if signal is None or (own.ndim == 1 and segments is None) or signal.shape != own.shape:
         return signal
     return _gather(Elements(own.detach(), signal.detach(), None, mask), "sequence", segments).seen
+
+
+def _entropies(logits: Tensor, elements: Elements, level: Level) -> Tensor:
+    """How undecided the prediction of each element is; of each unit, where a unit is a mean over elements."""
+    each = entropy(logits.movedim(1, -1))
+    if each.ndim == 1 or level in ("token", "sequence"):
+        return each
+    return _gather(Elements(elements.own.detach(), each, None, elements.mask), level).seen
 
 
 def _gather(elements: Elements, level: Level, segments: Tensor | None = None) -> Units:

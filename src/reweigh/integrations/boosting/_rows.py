@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._carry import carried
+from reweigh._carry import carried, refuse_more_than_losses
 from reweigh.integrations.boosting._losses import (
     PLAIN,
     RowDerivatives,
@@ -135,6 +135,7 @@ def row_objective(
             "warmup, DFT or Redescending, or fit the booster inside reweigh.integrations.sklearn.ReweightedClassifier "
             "or ReweightedRegressor, which see all rows at once."
         )
+    refuse_more_than_losses(chosen, "a booster")
     if named.loss is not None:
         check_loss(named.loss)
     counts = as_counts(class_counts)

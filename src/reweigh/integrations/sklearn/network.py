@@ -22,14 +22,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from reweigh import _validate as validate
-from reweigh._carry import carried
+from reweigh._carry import carried, refuse_more_than_losses
 from reweigh.integrations._correction import correction_for
 from reweigh.integrations._objective import ObjectiveLike
 from reweigh.method import Context, Method
+from reweigh.objectives.entropy import Entropy
 from reweigh.post import Correction
 from reweigh.torch._classifier import last_layer
 from reweigh.torch.devices import resolve
-from reweigh.torch.losses import CosineLinear
+from reweigh.torch.losses import ClassLoss, CosineLinear
 from reweigh.torch.reweighted import Reweighted
 
 __all__ = ["RGDClassifier", "RGDRegressor"]
@@ -392,7 +393,16 @@ class RGDClassifier(ClassifierMixin, _Network):
     def _criterion(self, codes: Any) -> tuple[Reweighted, str]:
         """The re-weighted criterion, and the kind of last layer that it needs."""
         counts = np.bincount(codes, minlength=len(self.classes_)).tolist()
-        built = self._method().build(Context(n=len(codes), class_counts=counts))
+        named = self._method()
+        if named.loss is not None and not isinstance(named.loss, ClassLoss):
+            raise ValueError(
+                f"`objective` names a loss of numbers, got {str(named)!r}, and RGDClassifier needs one of classes: "
+                "cross_entropy, focal, class_balanced or another."
+            )
+        refuse_more_than_losses(
+            named.objective, "RGDClassifier", but=("signal",) if isinstance(named.objective, Entropy) else ()
+        )
+        built = named.build(Context(n=len(codes), class_counts=counts))
         head = getattr(built.loss, "head", "linear")
         # Cosines are not logits yet: such a loss multiplies them, and so must the caller who wants probabilities.
         self._logits_per_output = float(getattr(built.loss, "scale", 1.0)) if head == "cosine" else 1.0
@@ -512,6 +522,7 @@ class RGDRegressor(RegressorMixin, _Network):
             raise ValueError(
                 f"`objective` may name an objective only, got {str(named)!r}: the loss is the squared error."
             )
+        refuse_more_than_losses(named.objective, "RGDRegressor")
         return Reweighted(nn.MSELoss(), named.objective)
 
     def _standardised(self, y: Any) -> Any:

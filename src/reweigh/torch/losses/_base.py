@@ -213,8 +213,8 @@ def counts_of(class_counts: Sequence[int] | None, name: str) -> tuple[int, ...]:
     """Class counts as a tuple of integers, or the error that says how to get them."""
     if class_counts is None:
         raise ValueError(
-            f"`class_counts` must be given to {name}, got None. Use `loss.bind(class_counts)` with the number of "
-            "training examples of each class, in class order."
+            f"`class_counts` must be given to {name}, got None. Pass `class_counts=` where the method is passed, or "
+            "use `loss.bind(class_counts)`: the number of training examples of each class, in class order."
         )
     counts = tuple(int(count) for count in class_counts)
     if len(counts) < 2 or min(counts) < 0 or max(counts) == 0:
