@@ -660,6 +660,7 @@ def test_a_method_may_stand_for_both():
         ((nn.MSELoss(), RGD), r"`objective` must be a value, got the class RGD\. Call it: RGD\(\)\."),
         ((nn.MSELoss(), reweigh.KL), r"got the class KL\. Call it: KL\(\)\."),
         ((nn.MSELoss,), r"got the class MSELoss\. Call it: MSELoss\(\)\."),
+        ((None,), r"`criterion` must be a module, a function or a method, got None\."),
         ((nn.MSELoss(), 0.5), r"`objective` must be a method's text, .*got float\. For example \"rgd:tau=3\""),
         ((nn.MSELoss(), "rgf"), r"there is no method named 'rgf'\. Did you mean 'rgd'"),
         ((nn.MSELoss(), "focal+rgd"), r"'focal\+rgd' has a loss of its own, got MSELoss.*Reweighted\(method\)"),
@@ -676,6 +677,16 @@ def test_a_method_may_stand_for_both():
 def test_what_cannot_stand_for_them_gets_one_sentence(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Reweighted(*arguments)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "poly", "large_margin", "label_smoothing", "gce"])
+def test_a_label_that_is_no_class_is_named_with_the_way_to_ignore_it(name):
+    labels = torch.tensor([0, -100, 2])
+    message = rf"from 0 to 2, got -100\. .*'{name}:ignore_index=-100'"
+    with pytest.raises(ValueError, match=message):
+        Reweighted(name, tau=1.0)(torch.zeros(3, 3), labels)
+    ignoring = Reweighted(f"{name}:ignore_index=-100", tau=1.0)
+    torch.testing.assert_close(ignoring(torch.zeros(3, 3), labels), ignoring(torch.zeros(2, 3), labels[[0, 2]]))
 
 
 COUNTS = [6, 3, 1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -189,3 +190,15 @@ def test_what_is_missing_is_named():
     value = criterion.eval()(network()(X), Y)  # evaluation is plain and needs no numbers
     torch.testing.assert_close(value, F.cross_entropy(network()(X), Y))
     assert torch.isinf(criterion.state_last).all()
+
+
+@pytest.mark.parametrize("made", [list, np.asarray], ids=["list", "NumPy"])
+def test_what_comes_beside_the_losses_need_not_be_tensors(made):
+    output, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    weights, groups = [1.0, 2.0, 0.5, 3.0], [0, 1, 1, 0]
+    for objective, beside in (("rgd", {"sample_weight": weights}), ("group_dro:n_groups=2", {"groups": groups})):
+        expected = Reweighted(nn.CrossEntropyLoss(), objective)(
+            output, target, **{name: torch.tensor(values) for name, values in beside.items()}
+        )
+        given = {name: made(values) for name, values in beside.items()}
+        torch.testing.assert_close(Reweighted(nn.CrossEntropyLoss(), objective)(output, target, **given), expected)

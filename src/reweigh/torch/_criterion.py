@@ -118,7 +118,7 @@ class Criterion(nn.Module):
         if isinstance(inner, (nn.CrossEntropyLoss, nn.NLLLoss)):
             return self._class_index(inner, *inputs)
         if isinstance(inner, Loss):
-            return self._of_our_own(inner, inner(*inputs), *inputs)
+            return self._of_our_own(inner, _of_labels(inner, *inputs), *inputs)
         _check_same_shape(inputs)
         if isinstance(inner, (nn.BCELoss, nn.BCEWithLogitsLoss)):
             return self._binary(inner, *inputs)
@@ -195,6 +195,26 @@ class Criterion(nn.Module):
             return own.detach()
         with torch.no_grad():
             return free(*inputs)
+
+
+def _of_labels(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
+    """The losses, or the error that names a label which is none of the classes."""
+    try:
+        return loss(output, target)
+    except (IndexError, RuntimeError) as error:
+        # Looked at only here: otherwise every batch would pay for it, and a device would have to be waited for.
+        if not is_readable(target) or target.is_floating_point() or output.ndim < 2:
+            raise
+        labels, classes = target.numpy(), output.shape[1]
+        outside = np.unique(labels[(labels < 0) | (labels >= classes)])
+        if not outside.size:
+            raise
+        example = f"ignore_index={outside[0]}"
+        raise ValueError(
+            f"labels must be whole numbers from 0 to {classes - 1}, got {', '.join(map(str, outside[:5]))}. If that "
+            f"marks units that do not count, say so in the loss: {type(loss).__name__}({example}), or "
+            f"'{type(loss).__module__.rpartition('.')[2]}:{example}' in a text."
+        ) from error
 
 
 def _check_units(own: Any) -> None:

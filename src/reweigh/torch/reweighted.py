@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reweigh import _validate as validate
-from reweigh._array import are_readable, dot, flatten, widen, world_size
+from reweigh._array import are_readable, as_array_like, dot, flatten, widen, world_size
 from reweigh._carry import carried, with_hyper_parameters
 from reweigh.method import Context, Method, ObjectiveLike
 from reweigh.monitor import Monitor
@@ -259,6 +259,10 @@ class Reweighted(nn.Module):
             if loss is not None:
                 return loss
         dtype = elements.own.dtype
+        sample_weight, groups, signal, index = (
+            None if given is None else as_array_like(given, elements.own)
+            for given in (sample_weight, groups, signal, index)
+        )
         if sample_weight is not None:
             sample_weight = sample_weight.detach()
             if elements.own.ndim > 1 and sample_weight.shape == elements.own.shape:
@@ -619,6 +623,10 @@ def _method(criterion: Any, objective: Any, hyper_parameters: RGDOptions) -> Met
         raise TypeError(
             f"`criterion` must be a module or a function, got the class {criterion.__name__}. Call it: "
             f"{criterion.__name__}()."
+        )
+    if criterion is None:
+        raise TypeError(
+            "`criterion` must be a module, a function or a method, got None. For example nn.CrossEntropyLoss()."
         )
     is_method = isinstance(criterion, (str, Method))
     named = _carried(criterion) if is_method else Method(loss=criterion)

@@ -224,3 +224,31 @@ def test_power_against_statsmodels(n: int, gain: float):
     width = scipy_stats.t.ppf(0.975, n - 1) / math.sqrt(n)
     design = Difference(n=n, mean=0.0, sd=1.0, low=-width, high=width, effect=0.0, p=1.0)
     assert design.power(gain) == pytest.approx(power.power(gain, n, 0.05), abs=1e-6)
+
+
+def test_no_spread_without_pairs_is_no_certainty_either():
+    """Two equal numbers against two others: one of six ways to deal out the labels, and one more with signs changed."""
+    two, five = unpaired([0.1 + 0.2] * 2, [0.2] * 2), unpaired([2.0] * 5, [1.0] * 5)
+    assert two.p == pytest.approx(2 / 6)
+    assert two.constant
+    assert two.conclusion() == "no evidence"
+    test = scipy_stats.permutation_test(([2.0] * 5, [1.0] * 5), lambda a, b: np.mean(a) - np.mean(b), n_resamples=1e6)
+    assert five.p == pytest.approx(test.pvalue)
+    assert five.conclusion() == "better"
+    assert unpaired([1.0] * 3, [1.0] * 3).p == 1.0
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (3, 1), (0, 2)])
+def test_a_single_number_cannot_be_compared_without_pairs(sizes: tuple[int, int]):
+    ours, theirs = ([1.0] * size for size in sizes)
+    with pytest.raises(ValueError, match=rf"needs two numbers of each method, got {sizes[0]} and {sizes[1]}"):
+        unpaired(ours, theirs)
+
+
+def test_a_look_spends_its_part_also_where_all_pairs_agree():
+    six = paired([1.1] * 6, [1.0] * 6)
+    assert (six.p, six.conclusion()) == (2 / 64, "better")
+    early = at_level(six, 0.01)
+    assert early.p == pytest.approx(5 * 2 / 64)
+    assert early.conclusion() == "no evidence"
+    assert (early.low, early.high) == (six.low, six.high)

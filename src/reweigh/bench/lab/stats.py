@@ -153,9 +153,7 @@ def _by_t(ours: Sequence[float], baseline: Sequence[float], *, primary: bool) ->
     if sd <= rounding:
         # Identical differences: the t statistic is 0/0 or infinite, and two equal pairs are no proof. What is left
         # is the smallest p a sign-flip test can have, below 0.05 from six pairs on.
-        mean = 0.0 if abs(mean) <= rounding else mean
-        p, effect = (1.0, np.nan) if mean == 0 else (2.0 ** (1 - n), float(np.copysign(np.inf, mean)))
-        return Difference(n=n, mean=mean, sd=0.0, low=mean, high=mean, effect=effect, p=p, primary=primary)
+        return _without_spread(mean, rounding, n=n, smallest_p=2.0 ** (1 - n), primary=primary)
     test: Any = stats.ttest_1samp(differences, 0.0)
     low, high = (float(x) for x in test.confidence_interval(0.95))
     return Difference(
@@ -168,6 +166,13 @@ def _by_t(ours: Sequence[float], baseline: Sequence[float], *, primary: bool) ->
         p=float(test.pvalue),
         primary=primary,
     )
+
+
+def _without_spread(mean: float, rounding: float, *, n: int, smallest_p: float, primary: bool = False) -> Difference:
+    """A difference whose standard error would be zero, which is no certainty."""
+    mean = 0.0 if abs(mean) <= rounding else mean
+    p, effect = (1.0, np.nan) if mean == 0 else (smallest_p, float(np.copysign(np.inf, mean)))
+    return Difference(n=n, mean=mean, sd=0.0, low=mean, high=mean, effect=effect, p=p, primary=primary)
 
 
 def resampled(
@@ -217,12 +222,21 @@ def from_error(
 
 
 def unpaired(ours: Sequence[float], baseline: Sequence[float]) -> Difference:
-    """The difference of two methods whose trainings have no partners (Welch's t interval)."""
+    """The difference of two methods whose trainings have no partners (Welch's t interval); two of each at least."""
+    if min(len(ours), len(baseline)) < 2:
+        raise ValueError(
+            f"a comparison without pairs needs two numbers of each method, got {len(ours)} and {len(baseline)}. Run "
+            "more seeds."
+        )
     (mean, sd), (other, other_sd) = mean_and_sd(ours), mean_and_sd(baseline)
     a, b = sd**2 / len(ours), other_sd**2 / len(baseline)
-    error = math.sqrt(a + b)
-    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(baseline) - 1)) if error else 1.0
-    n = min(len(ours), len(baseline))
+    error, n = math.sqrt(a + b), min(len(ours), len(baseline))
+    rounding = 1e-12 * float(np.abs(ours).max())
+    if error <= rounding:
+        # As with pairs: what is left is the smallest p that exchanging the labels can have.
+        smallest_p = 2.0 / math.comb(len(ours) + len(baseline), n)
+        return _without_spread(mean - other, rounding, n=n, smallest_p=smallest_p)
+    freedom = (a + b) ** 2 / (a**2 / (len(ours) - 1) + b**2 / (len(baseline) - 1))
     return from_error(mean - other, error, n=n, sd=math.sqrt((sd**2 + other_sd**2) / 2), freedom=freedom)
 
 
@@ -231,13 +245,16 @@ def at_level(difference: Difference, alpha: float) -> Difference:
 
     All values can be read as before: the interval is a 95 % one over all looks, and p is compared with 0.05.
     """
-    if difference.n < 2 or difference.constant:
+    if difference.n < 2:
         return difference
+    p, holm = (None if q is None else min(1.0, q * 0.05 / alpha) for q in (difference.p, difference.p_holm))
+    spent = replace(difference, p=1.0 if p is None else p, p_holm=holm)
+    if difference.constant:  # no factor widens an interval of no width
+        return spent
     freedom = difference.n - 1
     wider = float(stats.t.ppf(1 - alpha / 2, freedom) / stats.t.ppf(0.975, freedom))
     low, high = (difference.mean + wider * (end - difference.mean) for end in (difference.low, difference.high))
-    p, holm = (None if q is None else min(1.0, q * 0.05 / alpha) for q in (difference.p, difference.p_holm))
-    return replace(difference, low=low, high=high, p=1.0 if p is None else p, p_holm=holm)
+    return replace(spent, low=low, high=high)
 
 
 def corrected(differences: Mapping[K, Difference]) -> dict[K, Difference]:
