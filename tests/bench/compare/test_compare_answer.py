@@ -465,15 +465,26 @@ def test_rows_are_named_for_people():
 def test_the_page_leads_with_the_answer_and_escapes_names(tmp_path):
     found = gathered(tmp_path, {"rgd": 0.012})
     words = answer(found, metrics.CLASSIFICATION, ("no", "<b>yes</b>"), ())
-    path = write([page.with_answer(found, words, caveats=["Said for the test."])], tmp_path / "page.html")
+    model = tmp_path / "my runs" / "model"
+    shown = page.with_answer(found, words, caveats=["Said for the test."], model=model)
+    path = write([shown], tmp_path / "page.html")
     text = path.read_text()
     assert "Use RGD (tau 3)" in text
     assert "Said for the test." in text
     assert "<b>yes</b>" not in text
     assert "calibration error" in text
-    assert "reweigh predict model rows.csv -o predictions.csv" in text
+    assert f"reweigh predict &#39;{model}&#39; rows.csv -o predictions.csv" in text
+    assert "reweigh.method(" in text
     assert "paper" not in text.partition("</style>")[2].partition("<script>")[0], "the page is about somebody's data"
     json.dumps(page.as_data(words, []), allow_nan=False)
+
+
+def test_the_page_offers_no_model_and_no_method_that_there_is_not(tmp_path):
+    found = gathered(tmp_path, {"rgd": 0.0005})
+    opening = page.with_answer(found, answer(found, metrics.CLASSIFICATION, ("no", "yes"), ())).opening
+    assert "No model has been kept yet; it would use <b>plain training</b>." in opening
+    assert "reweigh predict" not in opening
+    assert "reweigh.method(" not in opening
 
 
 def test_numbers_that_are_none_are_null_for_scripts(tmp_path):
