@@ -70,7 +70,7 @@ def test_names_on_a_plane_are_whole_and_never_cover_each_other(apart):
 
 
 def test_names_on_a_plane_avoid_the_points_of_others():
-    crowd = [PlanePoint(name="other", role="other", at=(0.70 + 0.01 * k, 0.615)) for k in range(10)]
+    crowd = [PlanePoint(name="other", role="other", at=(0.70 + 0.01 * k, 0.64)) for k in range(10)]
     ends = [PlanePoint(name="end", role="other", at=at) for at in ((0.0, 0.0), (1.0, 1.0))]
     ours = PlanePoint(name="logistic with class_weights", role="primary", at=(0.8, 0.6), named=True)
     markup = plane([*crowd, *ends, ours], names=("average", "worst"), units=(PERCENT, PERCENT))
