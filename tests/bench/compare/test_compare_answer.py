@@ -67,8 +67,8 @@ def gathered(root, gains, *, metric=BALANCED, base=0.8, sizes=NOISE, models=("ml
                 own = noise if label != "mean" else 0.0
                 value = base + gain + own
                 written = record(metric.key, value, (0.95, 0.65 + 2 * gain + own))
-                for name, change in (changes or {}).items() if label != "mean" else ():
-                    written[f"test/{name}"] += change + noise / 8
+                for key, change in (changes or {}).items() if label != "mean" else ():
+                    written[f"test/{key}"] += change + noise / 8
                 with run.open() as writer:
                     writer.record(written)
                     writer.finish({"seconds": 1.0})
@@ -115,9 +115,54 @@ def test_plain_training_is_kept_only_where_it_is_shown_to_be_within_the_margin(t
     # Eight times the noise: the interval reaches five points to either side and shows nothing of the kind.
     wide = answered(tmp_path / "wide", {"rgd": 0.001, "focal": -0.0005}, sizes=tuple(8 * n for n in NOISE))
     assert wide.strength == "undecided"
-    assert wide.headline.startswith("Undecided: the best so far is RGD (tau 3), +0.1 points [-")
+    assert wide.headline.startswith(
+        "Undecided: the best so far is RGD (tau 3). It is ahead of plain training in balanced"
+    )
     assert wide.headline.endswith("the model that is kept uses plain training.")
     assert "Keep" not in wide.headline
+    # By hand as above, for the larger of both means.
+    most = 0.001 + 2.3646242510 * 8 * np.std(NOISE, ddof=1) * np.sqrt(1 / 8 + 0.2 / 0.6)
+    assert f"exclude gains above {100 * most:.1f} points" in wide.headline
+
+
+def test_what_is_behind_plain_training_is_not_called_the_best(tmp_path):
+    found = answered(tmp_path, {"rgd": -0.002, "focal": -0.01}, sizes=tuple(8 * n for n in NOISE))
+    assert found.strength == "undecided"
+    assert found.headline.startswith(
+        "Undecided: nothing is ahead of plain training in balanced accuracy. The closest is RGD (tau 3), -0.2 points ["
+    )
+
+
+def test_one_split_is_never_ahead_of_what_has_more(tmp_path):
+    whole = gathered(tmp_path, {"rgd": 0.0, "focal": 0.03, "class_balanced": 0.05})
+    (column,) = whole.columns
+    rows = dict(column.rows)
+    once = {0: rows["class_balanced"].outcomes[0]}
+    rows["class_balanced"] = dataclasses.replace(rows["class_balanced"], outcomes=once)
+    partial = dataclasses.replace(whole, columns=[dataclasses.replace(column, rows=rows)])
+    found = answer(partial, metrics.CLASSIFICATION, ("no", "yes"), ())
+    assert (found.strength, found.row) == ("decided", "focal")
+    assert found.headline.startswith("Use focal: better than plain training")
+    assert found.decision.best.label == "focal"
+    assert found.decision.ranked[-1].label == "class_balanced"
+
+
+def test_what_would_keep_plain_training_follows_from_the_margin(tmp_path):
+    found = answered(tmp_path / "rows", {"rgd": 0.001, "focal": -0.0005}, sizes=tuple(8 * n for n in NOISE))
+    # By hand: more splits leave 1.96 sd sqrt(1/3) of the half-width, and the larger gain leaves 0.9 points of room.
+    sd = 8 * np.std(NOISE, ddof=1)
+    times = (1.959964 * sd * np.sqrt(1 / 3) / 0.009) ** 2
+    (line,) = found.unanswered
+    assert line == (
+        f"More time cannot decide it: about {times:.1f} times as many rows would probably show that nothing is better "
+        "than plain training by more than 1 point."
+    )
+    # Half the room is left after eight splits, and more of them are enough.
+    sizes = tuple(2.3 * n for n in NOISE)
+    soon = answered(tmp_path / "time", {"rgd": 0.001, "focal": -0.0005}, sizes=sizes)
+    assert soon.strength == "undecided"
+    assert soon.unanswered[0].startswith("A budget of about ")
+    assert "would probably show that nothing is better than plain training by more than 1 point" in soon.unanswered[0]
 
 
 def test_a_lead_is_named_with_its_probability(tmp_path):
@@ -304,6 +349,17 @@ def test_models_are_compared_on_test_rows_with_the_best_plain_one(tmp_path):
     assert shown.columns[0].differences["focal"].mean == pytest.approx(-0.1)
 
 
+def test_the_ranking_is_compared_within_the_model_and_between_models(tmp_path):
+    weak = gathered(tmp_path / "a", {"class_balanced": 0.05}, base=0.8, models=("mlp",), changes={"auroc": 0.0})
+    strong = gathered(tmp_path / "b", {"rgd": 0.0}, base=0.81, models=("lightgbm",))
+    both = dataclasses.replace(weak, columns=[*weak.columns, *strong.columns])
+    found = answer(both, metrics.CLASSIFICATION, ("no", "yes"), ())
+    assert (found.model, found.row) == ("mlp", "class_balanced")
+    words = " ".join(found.costs)
+    assert "Only the cut between classes moved against plain mlp: the ranking is the same (AUROC" in words
+    assert "As another model, it ranks rows as well as plain lightgbm (AUROC" in words
+
+
 def test_partial_rounds_count_pair_by_pair(tmp_path):
     whole = gathered(tmp_path, {"rgd": 0.0, "focal": 0.03})
     (column,) = whole.columns
@@ -409,15 +465,26 @@ def test_rows_are_named_for_people():
 def test_the_page_leads_with_the_answer_and_escapes_names(tmp_path):
     found = gathered(tmp_path, {"rgd": 0.012})
     words = answer(found, metrics.CLASSIFICATION, ("no", "<b>yes</b>"), ())
-    path = write([page.with_answer(found, words, caveats=["Said for the test."])], tmp_path / "page.html")
+    model = tmp_path / "my runs" / "model"
+    shown = page.with_answer(found, words, caveats=["Said for the test."], model=model)
+    path = write([shown], tmp_path / "page.html")
     text = path.read_text()
     assert "Use RGD (tau 3)" in text
     assert "Said for the test." in text
     assert "<b>yes</b>" not in text
     assert "calibration error" in text
-    assert "reweigh predict model rows.csv -o predictions.csv" in text
+    assert f"reweigh predict &#39;{model}&#39; rows.csv -o predictions.csv" in text
+    assert "reweigh.method(" in text
     assert "paper" not in text.partition("</style>")[2].partition("<script>")[0], "the page is about somebody's data"
     json.dumps(page.as_data(words, []), allow_nan=False)
+
+
+def test_the_page_offers_no_model_and_no_method_that_there_is_not(tmp_path):
+    found = gathered(tmp_path, {"rgd": 0.0005})
+    opening = page.with_answer(found, answer(found, metrics.CLASSIFICATION, ("no", "yes"), ())).opening
+    assert "No model has been kept yet; it would use <b>plain training</b>." in opening
+    assert "reweigh predict" not in opening
+    assert "reweigh.method(" not in opening
 
 
 def test_numbers_that_are_none_are_null_for_scripts(tmp_path):

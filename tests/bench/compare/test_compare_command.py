@@ -15,10 +15,12 @@ from children import moments, output_of, started
 from scipy import stats
 
 from reweigh.bench.cli.main import run_command
+from reweigh.bench.compare import recipe
 from reweigh.bench.compare import search as searching
 from reweigh.bench.compare.request import Request, data_question
 from reweigh.bench.lab.budget import seconds
 from reweigh.bench.report.numbers import typeset
+from reweigh.bench.train.programs import boosting
 
 
 def people(n=200):
@@ -285,5 +287,7 @@ def test_help_teaches(capsys):
         run_command(["compare", "--help"])
     assert leaving.value.code == 0
     shown = said(capsys)
-    for word in ("people.csv", "--budget", "--group", "balanced_accuracy", "digits"):
+    for word in ("people.csv", "--budget", "--group", "balanced_accuracy", "digits", "--cost", "jsonl", "undecided"):
         assert word in shown
+    for model in (*recipe.NETWORKS, *boosting.LIBRARIES):
+        assert model in shown.partition("--model STR")[2].partition("--method STR")[0]

@@ -136,6 +136,23 @@ def test_a_booster_that_corrects_for_shares_leans_towards_the_rare_class(table, 
     assert margins[text] > margins["mean"] + 0.5
 
 
+@pytest.mark.parametrize("library", boosters.LIBRARIES)
+@pytest.mark.parametrize("text", ["mean", "class_weights", "logit_adjusted", "focal", "mean+prior"])
+@pytest.mark.parametrize("absent", [1, 2])
+def test_a_class_that_a_split_does_not_train_on_is_hardly_ever_predicted(table, library, text, absent):
+    problem = load(asked(table, "band"))
+    task, _ = deal(problem, parts_of(problem, 0))
+    kept = task.y_train != absent
+    task = dataclasses.replace(task, x_train=task.x_train[kept], y_train=task.y_train[kept])
+    writer = Kept()
+    training = OptimizerPlan(lr=0.1, epochs=4, final_only=True)
+    list(fit(boosters.Boosting(library, task, method(text), training, 0), writer))
+    outputs = writer.arrays["test_outputs"]
+    assert outputs.shape == (len(task.x_test), 3)
+    assert np.isfinite(outputs).all()
+    assert not (outputs.argmax(1) == absent).any()
+
+
 def test_a_booster_keeps_losses_and_weights_of_training_rows(table):
     problem = load(asked(table, "old"))
     task, _ = deal(problem, parts_of(problem, 0))

@@ -6,6 +6,7 @@ import pytest
 
 from reweigh.bench.compare import page, recipe
 from reweigh.bench.compare.answer import answer
+from reweigh.bench.compare.figures import figures_of
 from reweigh.bench.compare.power import power
 from reweigh.bench.compare.problem import DataQuestion
 from reweigh.bench.compare.reading import load
@@ -87,6 +88,18 @@ def test_without_an_interval_there_is_no_power_curve(problem, tmp_path):
     runs = finished(problem, tmp_path, "mean", 0.6, seeds=1) + finished(problem, tmp_path, "rgd", 0.75, seeds=1)
     gathered, given, tested = answered(problem, tmp_path, runs)
     assert power(given, gathered, tested) == []
+
+
+def test_confusions_are_of_the_splits_that_both_have(problem, tmp_path):
+    plain = finished(problem, tmp_path, "mean", 0.6)
+    gathered, given, tested = answered(
+        problem, tmp_path, [*plain, *finished(problem, tmp_path, "rgd", 0.9, seeds=5, text="rgd")]
+    )
+    shown = next(f for f in figures_of(given, gathered, tested) if f.title == "What is taken for what")
+    share = np.mean([float(run.records()[-1]["test/class_accuracy"][0]) for run in plain[:5]])
+    everything = np.mean([float(run.records()[-1]["test/class_accuracy"][0]) for run in plain])
+    assert share != pytest.approx(everything, abs=1e-3)
+    assert f"no taken for no: {100 * share:.1f} %" in shown.markup
 
 
 @pytest.mark.parametrize("seeds", [1, 10])

@@ -67,3 +67,16 @@ def test_names_on_a_plane_are_whole_and_never_cover_each_other(apart):
     assert {name for *_, name in names} == set(places)
     heights = [float(y) for _, y, name in names if name != "mlp"]
     assert abs(heights[0] - heights[1]) >= 14
+
+
+def test_names_on_a_plane_avoid_the_points_of_others():
+    crowd = [PlanePoint(name="other", role="other", at=(0.70 + 0.01 * k, 0.64)) for k in range(10)]
+    ends = [PlanePoint(name="end", role="other", at=at) for at in ((0.0, 0.0), (1.0, 1.0))]
+    ours = PlanePoint(name="logistic with class_weights", role="primary", at=(0.8, 0.6), named=True)
+    markup = plane([*crowd, *ends, ours], names=("average", "worst"), units=(PERCENT, PERCENT))
+    wide = markup.split("when-narrow")[0]
+    ((right, height),) = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="name primary"', wide)
+    left, right, height = float(right) - 7.4 * len(ours.name), float(right), float(height)
+    dots = [(float(x), float(y)) for x, y in re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', wide)]
+    assert len(dots) == 13
+    assert not any(left < x < right and height - 14 < y < height for x, y in dots)

@@ -23,6 +23,8 @@ def test_columns_that_give_the_target_away_are_named_with_the_fix():
     assert len(copied) == 1
     assert "Check 'paid': alone it predicts 'y' and is right in 100 % of rows" in copied[0]
     assert "`--drop paid`" in copied[0]
+    (spaced,) = warned(**{"is paid": np.where(LABELS == "yes", "late", "in time")})
+    assert "`--drop 'is paid'`" in spaced
     (number,) = warned(days=np.where(LABELS == "yes", 30.0, 0.0) + RNG.normal(size=N))
     assert "'days'" in number
 

@@ -53,7 +53,7 @@ class Decision:
     `use` is the action to take. It is the reference where plain training is shown to be within `margin` of everything
     else (`strength` is then "decided"), or where nothing else looks better by more than the margin. `best` is the
     action with the largest gain over the reference; `use` is the same unless a smaller gain is the one that is decided,
-    or plain training is kept. `ranked` are all actions, the best first.
+    or plain training is kept. `ranked` are all actions, the best first; those with a single split come last.
     """
 
     use: Action
@@ -79,6 +79,13 @@ class Decision:
         return 0.0 if action.difference is None else self.sign * action.difference.mean
 
     @property
+    def most(self) -> float:
+        """The largest gain over the reference that the interval of any action allows; infinite where one has none."""
+        return max(
+            (largest_gain(a.difference, self.sign) for a in self.ranked if a.difference is not None), default=0.0
+        )
+
+    @property
     def sign(self) -> float:
         """What turns a difference into a gain."""
         return -1.0 if self.smallest else 1.0
@@ -102,7 +109,10 @@ def decide(results: Results, margin: float) -> Decision | None:
     sign = -1.0 if smallest else 1.0
     actions = _actions(results, reference)
     plain = next(action for action in actions if action.key == reference)
-    ranked = sorted(actions, key=lambda a: 0.0 if a.difference is None else -sign * a.difference.mean)
+    # One split says nothing: what has no more comes last, and cannot be the best as long as something else has.
+    ranked = sorted(
+        actions, key=lambda a: (False, 0.0) if a.difference is None else (a.difference.n < 2, -sign * a.difference.mean)
+    )
     others = [action for action in ranked if action.difference is not None]
     best = others[0] if others else None
 
@@ -122,7 +132,7 @@ def decide(results: Results, margin: float) -> Decision | None:
     better = [a for a in others if a.difference and a.difference.conclusion(smallest=smallest) == "better"]
     if better:
         return decision(better[0], "decided")
-    if all(a.difference is not None and _upper(a.difference, sign) <= margin for a in others):
+    if all(a.difference is not None and largest_gain(a.difference, sign) <= margin for a in others):
         return decision(plain, "decided")
     gain = sign * best.difference.mean
     if gain > 0 and probability(best.difference, smallest=smallest) >= _LEADING:
@@ -217,8 +227,10 @@ def _values(outcomes: Mapping[int, Outcome]) -> dict[int, float]:
     return {seed: outcome.value for seed, outcome in outcomes.items() if math.isfinite(outcome.value)}
 
 
-def _upper(difference: Difference, sign: float) -> float:
-    """The largest gain that the interval allows."""
+def largest_gain(difference: Difference, sign: float) -> float:
+    """The largest gain that the interval allows; infinite where there is no interval."""
+    if difference.n < 2:
+        return math.inf
     if difference.constant:  # an interval of no width; below six pairs it is not worth more than its p-value
         return sign * difference.mean if difference.p < 0.05 or difference.mean == 0 else math.inf
     return max(sign * difference.low, sign * difference.high)

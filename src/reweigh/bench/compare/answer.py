@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from scipy import stats as distributions
 
 from reweigh.bench.compare import actions
-from reweigh.bench.compare.actions import Action, Decision, Strength, against, decide
+from reweigh.bench.compare.actions import Action, Decision, Strength, against, decide, largest_gain
 from reweigh.bench.compare.search import MOST, SearchOutcome
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Outcome, Results
@@ -237,7 +237,16 @@ def _headline(decision: Decision, names: Mapping[tuple[str, str], str], metric: 
     if decision.strength == "leading":
         chance = actions.probability(apart, smallest=decision.smallest)
         return advice.leading(name, plain, metric.name, apart, unit, chance)
-    return advice.undecided(name, plain, metric.name, apart, unit, names[decision.use.key])
+    return advice.undecided(
+        name,
+        plain,
+        metric.name,
+        apart,
+        unit,
+        ahead=decision.gain(best) > 0,
+        meanwhile=names[decision.use.key],
+        most=decision.most if decision.keeps_plain else math.inf,
+    )
 
 
 def _costs(
@@ -256,8 +265,7 @@ def _costs(
     changes = {m.key: c for m in metrics if m is not metric and (c := _change(results, decision, m)) is not None}
     lines = advice.costs([changes[key] for key in _COSTS if key in changes], "of 1 point or 1 %")
     if metric.key not in _WITHOUT_A_CUT and not regression:
-        ranking = next((changes[key] for key in _RANKINGS if key in changes), None)
-        lines += advice.source_of_gain(ranking)
+        lines += _source_of_gain(results, decision, names, metrics)
         lines += _without_training(decision, names, unit_of(metric, decision.reference.mean))
     errors = regression
     for what, scored in kinds.items():
@@ -279,6 +287,26 @@ def _costs(
     return lines
 
 
+def _source_of_gain(
+    results: Results, decision: Decision, names: Mapping[tuple[str, str], str], metrics: Sequence[Metric]
+) -> list[str]:
+    """What the method does to the ranking of rows, and what another model than the reference's does.
+
+    Plain training of the same model has the same ranking wherever only the cut moved; another model ranks differently
+    whatever its method.
+    """
+    ranking = next((m for key in _RANKINGS for m in metrics if m.key == key and _change(results, decision, m)), None)
+    if ranking is None:
+        return []
+    if decision.use.model == decision.reference.model:
+        return advice.source_of_gain(_change(results, decision, ranking))
+    own = next((a for a in decision.ranked if a.key == (decision.use.model, plan.BASELINE)), None)
+    lines: list[str] = []
+    if own is not None and own.key != decision.use.key:
+        lines = advice.source_of_gain(_change(results, decision, ranking, to=own), names[own.key])
+    return [*lines, *advice.other_model(names[decision.reference.key], _change(results, decision, ranking))]
+
+
 def _without_training(decision: Decision, names: Mapping[tuple[str, str], str], unit: Unit) -> list[str]:
     """The best correction of plain outputs, where it is within the margin of a recommendation that trains otherwise."""
     free = [a for a in decision.ranked if not a.retrained and a.difference is not None and a.label != plan.BASELINE]
@@ -289,9 +317,9 @@ def _without_training(decision: Decision, names: Mapping[tuple[str, str], str], 
     return [advice.without_training(names[free[0].key], free[0].difference, unit)]
 
 
-def _change(results: Results, decision: Decision, metric: Metric) -> Change | None:
-    """How a metric of the action to use differs from the reference's."""
-    ours, plain = (_outcomes(results, a.key) for a in (decision.use, decision.reference))
+def _change(results: Results, decision: Decision, metric: Metric, to: Action | None = None) -> Change | None:
+    """How a metric of the action to use differs from another's, the reference's unless given."""
+    ours, plain = (_outcomes(results, a.key) for a in (decision.use, to or decision.reference))
     apart = results.apart(f"test/{metric.key}", ours, plain)
     if apart is None:
         return None
@@ -349,40 +377,81 @@ def _unanswered(
         if decision.keeps_plain or best.key == decision.use.key:
             return []
         return [f"{names[best.key]} may be better still, {advice.amount(apart, unit)}; that is not decided."]
+    if decision.keeps_plain and (kept := _would_keep(results, decision, names, unit, metric, jobs)):
+        return [kept]
     if apart.constant:
         return [] if apart.mean else [f"Both score the same on every split: {metric.name} does not separate them here."]
     comparisons = 1 if apart.primary else decision.comparisons
-    splits, factor = (
-        needed(apart, results.table.overlap, comparisons)
-        if results.compare is None
-        else needed_of_rows(apart, comparisons)
-    )
+    splits, factor = _needed_for(results, apart, comparisons)
     seconds = None if splits is None else splits * seconds_per_split(results) / max(jobs, 1)
     half = f"{unit.value((apart.high - apart.low) / 2)}{unit.points}"
     effect = f"{unit.value(abs(apart.mean))}{unit.points}"
     return [advice.would_decide(half, effect, seconds=seconds, rows_factor=factor)]
 
 
-def needed(apart: Difference, overlap: float, comparisons: int) -> tuple[int | None, float]:
+def _would_keep(
+    results: Results,
+    decision: Decision,
+    names: Mapping[tuple[str, str], str],
+    unit: Unit,
+    metric: Metric,
+    jobs: int,
+) -> str:
+    """What would show that nothing gains more than the margin; empty where that takes more than deciding the best."""
+    best = decision.best
+    splits, factor = 0, 1.0
+    for action in decision.ranked:
+        apart = action.difference
+        if apart is None or largest_gain(apart, decision.sign) <= decision.margin:
+            continue
+        room = decision.margin - decision.gain(action)
+        if apart.n < 2 or apart.constant or room <= 0:
+            return ""
+        # An interval of 95 % is enough: the claim is about all of them at once, so none is corrected.
+        more, rows = _needed_for(results, apart, 1, room)
+        splits = None if splits is None or more is None else max(splits, more)
+        factor = max(factor, rows)
+    if best is not None and best.difference is not None and splits is None and best.difference.mean:
+        decided, rows = _needed_for(results, best.difference, 1 if best.difference.primary else decision.comparisons)
+        if decided is not None or rows < factor:
+            return ""
+    seconds = None if splits is None else splits * seconds_per_split(results) / max(jobs, 1)
+    margin = margin_words(metric, decision.margin, unit)
+    return advice.would_keep(names[decision.reference.key], margin, seconds=seconds, rows_factor=factor)
+
+
+def _needed_for(
+    results: Results, apart: Difference, comparisons: int, effect: float | None = None
+) -> tuple[int | None, float]:
+    if results.compare is None:
+        return needed(apart, results.table.overlap, comparisons, effect)
+    return needed_of_rows(apart, comparisons, effect)
+
+
+def needed(
+    apart: Difference, overlap: float, comparisons: int, effect: float | None = None
+) -> tuple[int | None, float]:
     """How many splits would decide a difference if it stayed as it is; None and a factor of rows where none would.
+
+    The interval has to be narrower than `effect` to either side, which is the difference itself unless given.
 
     The deviation of a split's difference falls with the square root of the rows, so the factor is the square of how
     much too wide the interval of infinitely many splits is.
     """
-    level = 1 - 0.025 / max(comparisons, 1)
+    level, effect = 1 - 0.025 / max(comparisons, 1), abs(apart.mean) if effect is None else effect
     for n in range(apart.n, _MOST_SPLITS + 1):
-        if float(distributions.t.ppf(level, n - 1)) * apart.sd * math.sqrt(1 / n + overlap) < abs(apart.mean):
+        if float(distributions.t.ppf(level, n - 1)) * apart.sd * math.sqrt(1 / n + overlap) < effect:
             return n, 1.0
     narrowest = float(distributions.norm.ppf(level)) * apart.sd * math.sqrt(overlap)
-    return None, (narrowest / abs(apart.mean)) ** 2 if apart.mean else math.inf
+    return None, (narrowest / effect) ** 2 if effect else math.inf
 
 
-def needed_of_rows(apart: Difference, comparisons: int) -> tuple[int | None, float]:
+def needed_of_rows(apart: Difference, comparisons: int, effect: float | None = None) -> tuple[int | None, float]:
     """The same for intervals over rows, which more splits narrow little: none helps an effect much below the width."""
-    half = (apart.high - apart.low) / 2
+    half, effect = (apart.high - apart.low) / 2, abs(apart.mean) if effect is None else effect
     level = 1 - 0.025 / max(comparisons, 1)
     corrected = half * float(distributions.norm.ppf(level) / distributions.norm.ppf(0.975))
-    factor = (corrected / abs(apart.mean)) ** 2 if apart.mean else math.inf
+    factor = (corrected / effect) ** 2 if effect else math.inf
     return (2 * apart.n, factor) if factor < _IN_REACH and 2 * apart.n <= MOST else (None, factor)
 
 

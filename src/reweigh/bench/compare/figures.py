@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
@@ -10,6 +12,7 @@ from markupsafe import Markup
 from reweigh.bench.compare.actions import Action
 from reweigh.bench.compare.answer import Answer, Score, SubsetScore, unit_of
 from reweigh.bench.compare.row_scores import RowScores
+from reweigh.bench.lab import plan
 from reweigh.bench.lab.results import Figure, Outcome, Results
 from reweigh.bench.report.charts import Panel, panels
 from reweigh.bench.report.confusion import confusion
@@ -30,9 +33,22 @@ _AVERAGE_AND_WORST = (
 )
 
 
-def opening(answer: Answer, *, images: bool) -> Markup:
-    """What to use as a line to copy, what it costs, and every action with its interval."""
-    decision, source = answer.decision, "photos/" if images else "rows.csv"
+def opening(answer: Answer, *, source: str, model: Path | None) -> Markup:
+    """What to use as a line to copy, what it costs, and every action with its interval.
+
+    `source` stands for new rows in the line, and `model` is the folder of the kept model, if there is one.
+    """
+    decision, name = answer.decision, element("b", answer.names[answer.decision.use.key])
+    if model is None:
+        use = [element("p", "No model has been kept yet; it would use ", name, ".")]
+    else:
+        line = f"reweigh predict {shlex.quote(str(model))} {source} -o predictions.csv"
+        use = [
+            element("p", "The model that is kept uses ", name, ":"),
+            element("code", line, class_="use", tabindex=0),
+        ]
+    if decision.use.method != plan.BASELINE:
+        use.append(element("p", "In your own code: ", element("code", f'reweigh.method("{decision.use.method}")'), "."))
     roles = {decision.use.key: "primary"}
     rows = [
         (MarkStyle(label=answer.names[a.key], role=roles.get(a.key, "other"), key=f"a{i}"), a.difference)
@@ -44,9 +60,7 @@ def opening(answer: Answer, *, images: bool) -> Markup:
     better = "left" if decision.smallest else "right"
     return element(
         "div",
-        element("p", "The model that is kept uses ", element("b", answer.names[decision.use.key]), ":"),
-        element("code", f"reweigh predict model {source} -o predictions.csv", class_="use", tabindex=0),
-        element("p", "In your own code: ", element("code", f'reweigh.method("{decision.use.method}")'), "."),
+        *use,
         element("ul", *costs) if costs else "",
         element(
             "div",
@@ -144,8 +158,15 @@ def _pair(score: SubsetScore) -> Pair:
 def _of_outputs(answer: Answer, results: Results, tested: RowScores, shown: Action) -> list[Figure]:
     reference = answer.decision.reference
     both: Sequence[tuple[Action, str]] = ((reference, "baseline"), (shown, "primary"))
+    outcomes = {action.key: _outcomes(results, action) for action, _ in both}
+    # As everywhere, on the splits that both have finished: on more splits of one the numbers would be of other rows.
+    shared = set.intersection(*(set(own) for own in outcomes.values()))
     classifiers = [
-        Classifier(name=answer.names[action.key], role=role, tested=tested.tested(_outcomes(results, action)))
+        Classifier(
+            name=answer.names[action.key],
+            role=role,
+            tested=tested.tested({seed: o for seed, o in outcomes[action.key].items() if seed in shared}),
+        )
         for action, role in both
     ]
     if not all(classifier.tested for classifier in classifiers):

@@ -66,6 +66,7 @@ def write(
         tested=folder.row_scores(root, table, problem),
         smaller=outcome.smaller,
         about_rows=about_rows,
+        model=root / folder.MODEL if outcome.ended != "interrupted" else None,
     )
     report = page.write(shown, root / "report.html")
     model = None
@@ -75,7 +76,7 @@ def write(
         sha256 = str(runs[0].spec.settings.get("sha256", ""))
         evidence = ModelEvidence(problem=problem, sha256=sha256, results=results, answer=answer)
         model = train_and_save(
-            problem, runs[0].spec, root / "model", expected=expected, evidence=evidence, progress=progress
+            problem, runs[0].spec, root / folder.MODEL, expected=expected, evidence=evidence, progress=progress
         )
     rows = {"compared on": problem.rows, "of": problem.sampled_from or problem.rows}
     data = {**page.as_data(answer, caveats), "rows": rows}

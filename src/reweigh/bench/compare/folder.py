@@ -24,6 +24,8 @@ from reweigh.bench.train.scores import ScoringRules
 #: The name under which runs are kept.
 NAME = "compare"
 _FILE, _SPLITS = "compare.json", "splits"
+#: The folder of the model that is kept.
+MODEL = "model"
 
 
 def splits_of(problem: Problem) -> str:
@@ -76,6 +78,7 @@ def results_at(root: Path) -> Results:
         stored_answer,
         tested=_row_scores(root, table, facts),
         smaller=[run for run in fewer if run is not None and run.done],
+        model=root / MODEL if (root / MODEL).is_dir() else None,
     )
 
 

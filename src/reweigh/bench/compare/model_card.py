@@ -63,7 +63,7 @@ def text(saved: Mapping[str, Any], evidence: ModelEvidence) -> str:
     judged = next((f", {m.name} {value}" for m, value, _ in scores if m.key == answer.metric.key), "")
     rows = saved["rows"]
     lines = [
-        f"# {problem.name}: {saved['model']} with {saved['method']}{judged}",
+        f"# {problem.name}: {answer.model} with {saved['method']}{judged}",
         "",
         answer.headline,
         "",
@@ -82,7 +82,7 @@ def text(saved: Mapping[str, Any], evidence: ModelEvidence) -> str:
         "",
         "## Model",
         "",
-        f"- {saved['model']}, trained with `{saved['method']}`",
+        f"- {answer.model}, trained with `{saved['method']}`",
         f"- learning rate {saved['lr']:g}, epoch {saved['epoch']}",
         f"- written by reweigh {saved['reweigh']}; loading it runs no code",
         "",

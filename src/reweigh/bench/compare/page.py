@@ -38,10 +38,12 @@ def with_answer(
     tested: RowScores | None = None,
     smaller: Sequence[Run] = (),
     about_rows: Sequence[Figure] = (),
+    model: Path | None = None,
 ) -> Results:
     """The results with the answer in front, and the figures that only a comparison has.
 
-    `smaller` are trainings on fewer rows, and `about_rows` the figures that need the data themselves.
+    `smaller` are trainings on fewer rows, `about_rows` the figures that need the data themselves, and `model` the
+    folder of the kept model.
     """
     if answer is None:
         return gathered
@@ -55,9 +57,16 @@ def with_answer(
         with_reference(gathered, answer.decision),
         headline=answer.headline,
         details=(*answer.declared, *answer.unanswered, *caveats),
-        opening=opening(answer, images=problem is not None and problem.images is not None),
+        opening=opening(answer, source=_new_rows(problem), model=model),
         extra=(*gathered.extra, *figures),
     )
+
+
+def _new_rows(problem: Problem | None) -> str:
+    """What stands for new rows in a command."""
+    if problem is not None and problem.images is not None:
+        return "photos/"
+    return "texts/" if problem is not None and problem.files else "rows.csv"
 
 
 def write(shown: Results, path: Path) -> Path:

@@ -156,7 +156,8 @@ class Results:
     @property
     def declared(self) -> int:
         """The number of declared comparisons, which are corrected for it."""
-        return sum(self.table.primary in column.differences for column in self.columns)
+        own = (column.differences.get(self.table.primary) for column in self.columns)
+        return sum(apart is not None and apart.primary for apart in own)
 
 
 def collect(root: Path, *, recipe: str | None = None, preset: str | None = None) -> list[Results]:

@@ -80,12 +80,27 @@ def leading(name: str, plain: str, metric: str, difference: Difference, unit: Un
     )
 
 
-def undecided(name: str, plain: str, metric: str, difference: Difference, unit: Unit, meanwhile: str) -> str:
-    """Nothing is distinguishable yet."""
-    return (
-        f"Undecided: the best so far is {name}, {amount(difference, unit)} in {metric} against {plain}. "
-        f"Until it is decided, the model that is kept uses {meanwhile}."
+def undecided(
+    name: str,
+    plain: str,
+    metric: str,
+    difference: Difference,
+    unit: Unit,
+    *,
+    ahead: bool,
+    meanwhile: str,
+    most: float,
+) -> str:
+    """Nothing is distinguishable yet; `most` is the largest gain that any interval allows, where plain is kept."""
+    best = (
+        f"the best so far is {name}. It is ahead of {plain} in {metric}, {amount(difference, unit)}"
+        if ahead
+        else f"nothing is ahead of {plain} in {metric}. The closest is {name}, {amount(difference, unit)}"
     )
+    bound = ""
+    if math.isfinite(most):
+        bound = f" The intervals of all alternatives exclude gains above {unit.value(most)}{unit.points}."
+    return f"Undecided: {best}.{bound} Until this is decided, the model that is kept uses {meanwhile}."
 
 
 def percent(share: float) -> str:
@@ -124,19 +139,34 @@ def subsets(what: str, plural: str, changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def source_of_gain(ranking: Change | None) -> list[str]:
-    """Whether the ranking of rows improved or only the cut between classes moved."""
+def source_of_gain(ranking: Change | None, plain: str = "") -> list[str]:
+    """Whether the ranking of rows improved or only the cut between classes moved.
+
+    `plain` names what the ranking is compared with, where that is not what the headline compares with.
+    """
     if ranking is None:
         return []
-    if ranking.conclusion == "better":
-        return [f"The ranking of rows improved as well ({ranking.name} {ranking.amount})."]
-    if ranking.conclusion == "worse":
-        worse = f"the ranking got worse ({ranking.name} {ranking.amount})"
-        return [f"Only the cut between classes moved; {worse}."]
-    if ranking.conclusion == "same":
-        same = f"the ranking is the same ({ranking.name} {ranking.amount})"
-        return [f"Only the cut between classes moved: {same}."]
-    return [f"Whether the ranking of rows improved is open ({ranking.name} {ranking.amount})."]
+    amount, against = f"{ranking.name} {ranking.amount}", f" against {plain}" if plain else ""
+    lines = {
+        "better": f"The ranking of rows improved as well{against} ({amount}).",
+        "worse": f"Only the cut between classes moved{against}; the ranking got worse ({amount}).",
+        "same": f"Only the cut between classes moved{against}: the ranking is the same ({amount}).",
+        "open": f"Whether the ranking of rows improved{against} is open ({amount}).",
+    }
+    return [lines[ranking.conclusion]]
+
+
+def other_model(plain: str, ranking: Change | None) -> list[str]:
+    """How another model than the reference's ranks rows."""
+    if ranking is None:
+        return []
+    words = {
+        "better": "ranks rows better than",
+        "worse": "ranks rows worse than",
+        "same": "ranks rows as well as",
+        "open": "is neither shown to rank rows better nor worse than",
+    }[ranking.conclusion]
+    return [f"As another model, it {words} {plain} ({ranking.name} {ranking.amount})."]
 
 
 def without_training(name: str, difference: Difference, unit: Unit) -> str:
@@ -170,6 +200,16 @@ def would_decide(half: str, effect: str, *, seconds: float | None, rows_factor: 
     if not math.isfinite(rows_factor) or rows_factor > 100:
         return f"{start} So small an effect cannot be decided with this data."
     return f"{start} More time cannot decide it: about {rows_factor:.1f} times as many rows could."
+
+
+def would_keep(plain: str, margin: str, *, seconds: float | None, rows_factor: float) -> str:
+    """What would show that plain training is as good as anything: more time, or more rows."""
+    shown = f"show that nothing is better than {plain} by more than {margin}"
+    if seconds is not None:
+        return f"A budget of about {duration(seconds)} would probably {shown}."
+    if not math.isfinite(rows_factor) or rows_factor > 100:
+        return f"Neither more time nor a hundred times as many rows would {shown}."
+    return f"More time cannot decide it: about {rows_factor:.1f} times as many rows would probably {shown}."
 
 
 def duration(seconds: float) -> str:

@@ -61,7 +61,7 @@ def plane(points: Sequence[PlanePoint], *, names: tuple[str, str], units: tuple[
                     frame, [point.at[0]], [point.at[1]], role=point.role, tips=[tip], radius=5 if point.named else 3.5
                 )
             )
-        marks += _names(frame, [point for point in ordered if point.named])
+        marks += _names(frame, ordered)
         return svg.chart(
             frame,
             *marks,
@@ -89,22 +89,29 @@ def _domain(values: Sequence[float], spans: Sequence[tuple[float, float] | None]
 
 
 def _names(frame: svg.Frame, points: Sequence[PlanePoint]) -> list[Markup]:
-    """The names next to their points, on the side that has more room, above or below so that none covers another."""
+    """Names of the named points next to them, on the side that has more room.
+
+    They stand above or below, so that none covers another, and where they cover the fewest points.
+    """
     taken: list[tuple[float, float, float]] = []
     marks: list[Markup] = []
-    for point in points:
+    dots = [(frame.x(point.at[0]), frame.y(point.at[1])) for point in points]
+    for point in (point for point in points if point.named):
         x, y = frame.x(point.at[0]), frame.y(point.at[1])
         right = x < (frame.x.start + frame.x.end) / 2
         room = (frame.x.end - x if right else x - frame.x.start) - _GAP
         name = short(point.name, max(int(room / _LETTER), 1))
         left = x + _GAP if right else x - _GAP - _LETTER * len(name)
-        free = [
-            height
-            for height in (y - 7, y + 17, y - 7 - _LINE, y + 17 + _LINE)
-            if not any(_covers((left, left + _LETTER * len(name), height), box) for box in taken)
-        ]
-        height = free[0] if free else y - 7
-        taken.append((left, left + _LETTER * len(name), height))
+        end = left + _LETTER * len(name)
+        heights = [y - 7 - k * _LINE for k in range(3)] + [y + 17 + k * _LINE for k in range(3)]
+        inside = [height for height in heights if frame.y.end + _LINE <= height <= frame.y.start - 4]
+        free = [h for h in inside or heights if not any(_covers((left, end, h), box) for box in taken)]
+        # The nearest of those that hide the fewest dots; a line of text reaches from its height up.
+        height = min(
+            free or [y - 7],
+            key=lambda h: (sum(left - 4 < a < end + 4 and h - _LINE < b < h + 4 for a, b in dots), abs(h - y)),
+        )
+        taken.append((left, end, height))
         anchor = "start" if right else "end"
         marks.append(svg.text(x + (_GAP if right else -_GAP), height, name, class_=f"name {point.role}", anchor=anchor))
     return marks

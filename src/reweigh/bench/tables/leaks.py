@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def leaks(frame: pl.DataFrame, schema: Schema) -> list[str]:
             )
             notes.append(
                 f"Check {quoted(column.name)}: alone it predicts {quoted(schema.target)} and {what}. If it is only "
-                f"known afterwards, or is the target in other words, leave it out: `--drop {column.name}`."
+                f"known afterwards, or is the target in other words, leave it out: `--drop {shlex.quote(column.name)}`."
             )
     return notes
 

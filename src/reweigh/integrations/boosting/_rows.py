@@ -39,7 +39,7 @@ class RowObjective:
 
     The hessian is the plain one times the weight: positive, and exact where the weight is constant. The derivative of
     the weight is left out, as the method stops gradients there. A loss that depends on the classes counts the rows of
-    each call, unless `class_counts` are given.
+    each call, unless `class_counts` are given; those also say how many classes there are, where some have no rows.
     """
 
     task: BoostingTask
@@ -99,10 +99,13 @@ class RowObjective:
 
     def start(self, y: Array, sample_weight: Array | None = None) -> Array:
         """The constant margins with the smallest loss, as far as classes decide it: a number, or one per class."""
-        if self.loss is None or self.task == "regression":
+        if self.task == "regression":
             return start(y, self.task, sample_weight)
-        classes = 2 if self.task == "binary" else int(np.max(y)) + 1
-        return start(y, self.task, sample_weight, self.loss_of(y, classes).factors)
+        known = None if self.class_counts is None else len(self.class_counts)
+        if self.loss is None:
+            return start(y, self.task, sample_weight, classes=known)
+        classes = 2 if self.task == "binary" else known or int(np.max(y)) + 1
+        return start(y, self.task, sample_weight, self.loss_of(y, classes).factors, classes=known)
 
     @property
     def weigh(self) -> Callable[[Array], Array]:
@@ -160,8 +163,18 @@ def regression(predictions: Array, y: Array, variance: float) -> RowDerivatives:
     return RowDerivatives(gradient * gradient / (variance or 1.0), gradient, np.ones_like(gradient))
 
 
-def start(y: Array, task: BoostingTask, sample_weight: Array | None = None, factors: Array = 1.0) -> Array:
-    """The constant margins with the smallest log loss of classes that count so many times as much as they do."""
+def start(
+    y: Array,
+    task: BoostingTask,
+    sample_weight: Array | None = None,
+    factors: Array = 1.0,
+    *,
+    classes: int | None = None,
+) -> Array:
+    """The constant margins with the smallest log loss of classes that count so many times as much as they do.
+
+    Of several classes each must have rows, unless `classes` says how many there are.
+    """
     validate.one_of("task", task, get_args(BoostingTask))
     if task == "regression":
         return np.float64(np.average(np.asarray(y, np.float64), weights=sample_weight))
@@ -170,7 +183,7 @@ def start(y: Array, task: BoostingTask, sample_weight: Array | None = None, fact
         if len(share) != 2:
             raise ValueError(f"labels must be 0 and 1 for the task 'binary', got {some(y)}. Use 'multiclass'.")
         return np.log(share[1] / share[0])
-    return np.log(shares(y, sample_weight, factors=factors))
+    return np.log(shares(y, sample_weight, classes, factors))
 
 
 def variance_of(y: Array, sample_weight: Array | None) -> float:

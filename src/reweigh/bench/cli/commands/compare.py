@@ -46,14 +46,18 @@ def compare(
     precision: Precision = "float32",
     runs_dir: Path = Path("runs"),
 ) -> int:
-    """Does re-weighting help on your data? A verdict with evidence, a report, the hardest rows, and a model.
+    """What should be used on your data? A verdict with evidence, a report, the hardest rows, and a model.
 
-    Every method is run as written first, then tuned on validation data over the same learning rates, then
-    compared on more and more splits until the time is over. The same command resumes where it stopped.
+    Every method of every model is run as written first and, if the budget allows it, tuned on validation data over the
+    same learning rates, then compared with the best plain training on more and more splits until it is decided or the
+    time is over. The same command resumes where it stopped. The verdict is decided, leading (ahead, not beyond doubt)
+    or undecided, with what would decide it.
 
     For example:
         reweigh compare people.csv --target income
         reweigh compare people.csv --target income --group sex --budget 10m
+        reweigh compare loans.csv --target default --cost "fp=1,fn=20"
+        reweigh compare reviews.jsonl --target stars
         reweigh compare sales.parquet --target amount --time day --model lightgbm
         reweigh compare photos/                    # a folder of class folders of images, or of texts
         reweigh compare adult                      # a named table, fetched once
@@ -62,17 +66,20 @@ def compare(
         reweigh compare                            # embedded data: scikit-learn's digits, thinned to a long tail
 
     Args:
-        source: A CSV, TSV, JSON, Parquet or Arrow file, a folder of class folders of images or texts, the name of a
-            table (`reweigh list data`), or your own training as file.py:function.
+        source: A CSV, TSV, JSON, JSON Lines, Parquet or Arrow file, a folder of class folders of images or texts, the
+            name of a table (`reweigh list data`), or your own training as file.py:function.
         target: The column to predict.
         budget: How long to search, such as 90s, 10m or 1h; a bare number is seconds.
-        model: mlp, logistic, lightgbm or xgboost for tables; pretrained (the features of a frozen network, if its
-            weights are there), cnn, mlp or logistic for images. Repeat for more.
+        model: For tables and texts mlp, logistic, and lightgbm, xgboost or gradient_boosting (scikit-learn's trees);
+            for images pretrained (a linear layer on the features of a frozen network, the default if its weights are
+            there: `reweigh data get efficientnet_lite0`), finetuned (its last convolution is trained too, slower),
+            cnn, mlp or logistic. Repeat for more; if not given, logistic, one booster and mlp for tables.
         method: A method to compare with plain training, like rgd:tau=3 or focal+rgd; repeat for more. The first one is
-            the comparison that counts. `reweigh list methods` shows them.
-        metric: What to judge by: balanced_accuracy (for classes), accuracy, auroc, average_precision, f1, matthews,
-            recall_at_precision (of 90 %), cost, loss, worst_class, worst_group, calibration_error, worst_tenth_loss;
-            rmse (for numbers), mae, r2.
+            the comparison that counts, and not corrected for the number of the others. If not given, rgd, class
+            weights, logit adjustment, corrections of outputs and others. `reweigh list methods` shows all there are.
+        metric: What to judge by: balanced_accuracy (the default for classes), accuracy, auroc, average_precision, f1,
+            matthews, recall_at_precision (of 90 %), cost, loss, worst_class, worst_group, calibration_error,
+            worst_tenth_loss; rmse (the default for numbers), mae, r2.
         cost: What a false alarm and a miss of the positive class cost, such as "fp=1,fn=20"; it is then judged by.
         positive: Of two classes, the one that precision, recall, F1 and cost are about; the rarer one if not given.
         task: The kind of target, if it was inferred wrongly.

@@ -138,11 +138,17 @@ class Booster:
         self.y = task.y_train.numpy().reshape(-1).astype(np.float64)
         variance = float(variance_of(self.y, None)) if self.kind == "regression" else None
         row = dataclasses.replace(method, post=None)
+        # A class so rare that a split has none of its rows to train on keeps its output.
+        counts = (
+            "auto"
+            if self.kind == "regression"
+            else np.bincount(task.y_train.numpy(), minlength=len(task.classes)).tolist()
+        )
         if library == "gradient_boosting":
-            self.rows = objective = row_objective(self.kind, row, None, variance)
+            self.rows = objective = row_objective(self.kind, row, None, variance, counts)
         else:
             named = boosting.lightgbm if library == "lightgbm" else boosting.xgboost
-            objective = named(self.kind, objective=row, variance=variance)
+            objective = named(self.kind, objective=row, variance=variance, class_counts=counts)
             self.rows = objective.rows
         self.x = {part: getattr(task, f"x_{part}").numpy() for part in ("train", "val", "test")}
         options = {"learning_rate": training.lr, "seed": Seeds(seed).integer("init") % 2**31}
