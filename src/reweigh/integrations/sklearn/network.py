@@ -24,8 +24,7 @@ from torch.utils._pytree import tree_map
 from reweigh import _validate as validate
 from reweigh._carry import carried
 from reweigh.integrations._correction import correction_for
-from reweigh.integrations._objective import ObjectiveLike
-from reweigh.method import Context, Method
+from reweigh.method import Context, Method, ObjectiveLike
 from reweigh.post import Correction
 from reweigh.torch._classifier import last_layer
 from reweigh.torch.devices import resolve
