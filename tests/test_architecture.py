@@ -43,7 +43,6 @@ SHARED = {
     "reweigh.torch._classifier": {"integrations", "bench"},
     "reweigh.torch._segments": {"integrations"},
     "reweigh.torch.losses._base": {"torch"},
-    "reweigh.integrations._objective": {"bench"},
 }
 #: Rooms on one floor do not see each other.
 APART = [("method", "monitor"), ("monitor", "method")]

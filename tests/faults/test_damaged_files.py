@@ -161,6 +161,13 @@ def edited(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     return edit
 
 
+def _done_with(content: bytes, **changes: object) -> bytes:
+    """As a version that wrote no hash of `done` itself would have written it."""
+    done = json.loads(content) | changes
+    del done["sha256 of this"]
+    return json.dumps(done).encode()
+
+
 #: Every way in which files of a finished run were found changed: which file, and its content made of the old one.
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
     "records without the last line": ("records.jsonl", lambda c: b"".join(c.splitlines(keepends=True)[:-1])),
@@ -184,6 +191,13 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
     "done cut": ("done", lambda c: c[: len(c) // 2]),
     "done a list": ("done", lambda c: b"[]"),
     "done without a count": ("done", edited(b'"records"', b'"recorts"')),
+    "done without hashes": ("done", edited(b'"sha256"', b'"sha257"')),
+    "done with hashes of nothing": ("done", lambda c: _done_with(c, sha256={})),
+    "done with hashes that are none": ("done", lambda c: _done_with(c, sha256=3)),
+    "done without a time": ("done", lambda c: _done_with(c, seconds=None)),
+    "done of an unknown machine": ("done", lambda c: _done_with(c, environment={"versions": {}})),
+    "done of another machine": ("done", edited(b'"machine": "', b'"machine": "x')),
+    "done nested too deep": ("done", lambda c: b"[" * 100_000),
     "spec empty": ("spec.json", lambda c: b""),
     "spec of another": ("spec.json", edited(b'"seed": 0', b'"seed": 7')),
     "spec that is no spec": ("spec.json", lambda c: b'{"recipe": "tiny"}'),
@@ -242,6 +256,9 @@ def test_a_run_that_an_earlier_version_finished_is_trusted_if_all_its_records_ar
     run = tiny.run(tmp_path)
     assert work([run.spec.as_dict()], str(tmp_path)) == []
     done = json.loads((run.directory / "done").read_text())
+    del done["sha256 of this"]
+    (run.directory / "done").write_text(json.dumps(done))
+    assert run.done
     del done["sha256"]
     (run.directory / "done").write_text(json.dumps(done))
     assert run.done

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 import shutil
 import struct
@@ -155,6 +157,37 @@ def test_an_encoder_of_another_width_is_refused(copied):
     preprocessing["encoder"]["columns"].pop()
     sign(folder, preprocessing=preprocessing)
     with pytest.raises(TableError, match="rows have shape"):
+        Model.load(folder)
+
+
+#: A place in the preprocessing or in the profile of the training rows, and what it cannot hold.
+WRONG_PLACES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "a name that is a number": (("preprocessing", "encoder", "columns", 0, "name"), 3),
+    "a name that is a list": (("preprocessing", "encoder", "columns", 0, "name"), ["age"]),
+    "a mean that is a text": (("preprocessing", "encoder", "columns", 0, "scale", "mean"), "40"),
+    "a mean for each row": (("preprocessing", "encoder", "columns", 0, "scale", "mean"), [40.0] * 240),
+    "no median": (("preprocessing", "encoder", "columns", 0, "scale", "median"), None),
+    "a flag that is a number": (("preprocessing", "encoder", "columns", 0, "indicator"), 0),
+    "a level that is a number": (("preprocessing", "encoder", "columns", 1, "levels", 0), 7),
+    "a level twice": (("preprocessing", "encoder", "columns", 1, "levels"), ["Rom", "Rom", "Oslo"]),
+    "levels that are one text": (("preprocessing", "encoder", "columns", 1, "levels"), "Rom"),
+    "a field too many": (("preprocessing", "encoder", "columns", 1, "kinds"), []),
+    "a target that is a list": (("preprocessing", "encoder", "target", "name"), []),
+    "rows without end": (("training rows", "rows"), math.inf),
+    "numbers with names": (("training rows", "columns", 0, "levels"), ["a"]),
+    "names with a range": (("training rows", "columns", 1, "low"), 0.0),
+    "lists in lists": (("training rows", "columns"), functools.reduce(lambda inner, _: [inner], range(900), 0)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_PLACES)
+def test_preprocessing_that_cannot_be_is_damage_and_not_a_bug(copied, what):
+    folder = copied("mlp")
+    card = json.loads((folder / "model.json").read_text())
+    (*way, last), value = WRONG_PLACES[what]
+    functools.reduce(lambda inner, key: inner[key], way, card)[last] = value
+    sign(folder, **card)
+    with pytest.raises(TableError, match="is damaged"):
         Model.load(folder)
 
 

@@ -174,6 +174,15 @@ def test_a_checkpoint_of_many_processes_is_whole_or_the_one_before_it_is(tmp_pat
     assert tried > 200
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "3", '{"files": {}}', '{"records": "x", "files": {}}', "[" * 100_000])
+def test_a_checkpoint_whose_progress_says_nothing_is_skipped(tmp_path, content):
+    for step in (1, 2):
+        sharded.save(tmp_path, step, {"w": torch.full((5,), float(step))}, {"step": step}, records=step)
+    (tmp_path / "sharded" / "step-00000002" / "progress.json").write_text(content)
+    path, records = sharded.newest(tmp_path)
+    assert (path.name, records) == ("step-00000001", 1)
+
+
 @pytest.mark.parametrize("how", ["write_atomically", "replacing"])
 def test_a_file_that_is_replaced_is_the_old_or_the_new_one(tmp_path, how):
     folder = tmp_path / "folder"

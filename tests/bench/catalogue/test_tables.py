@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reweigh.bench import catalogue
+from reweigh.bench import catalogue, limits
 from reweigh.bench.catalogue import permuted
 from reweigh.bench.catalogue.tables import criteo, mnist_permuted
 from reweigh.bench.draws.seeds import Seeds
@@ -48,6 +48,13 @@ def test_obesity(tmp_path: Path) -> None:
 def test_another_archive_is_refused(tmp_path: Path) -> None:
     archive(tmp_path, "abundance_Obesity.txt", "a\t1\n")
     with pytest.raises(ValueError, match="should have lines of species"):
+        catalogue.load("obesity", root=tmp_path)
+
+
+def test_an_archive_that_grows_without_end_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "most_unpacked", lambda packed: 50)
+    archive(tmp_path, "abundance_Obesity.txt", ABUNDANCE)
+    with pytest.raises(ValueError, match="unpacks to more than"):
         catalogue.load("obesity", root=tmp_path)
 
 

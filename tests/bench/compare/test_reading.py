@@ -94,7 +94,8 @@ def test_single_images_that_cannot_be_read_are_skipped_and_counted(photos):
     assert problem.rows == whole
     (note,) = [note for note in problem.notes if "skipped" in note]
     assert note.startswith("2 images are skipped, the first because")
-    assert "torn.png" in note
+    assert "cat/torn.png" in note
+    assert str(photos) not in note, "pages show notes to readers whom folders do not concern"
     for name in ("cat", "dog"):
         for file in (photos / name).glob("*.png"):
             file.write_bytes(b"")

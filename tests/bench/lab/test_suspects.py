@@ -184,6 +184,14 @@ def test_csv_holds_the_rows_and_leaves_nothing_else(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["suspects.csv"]
 
 
+def test_labels_that_a_spreadsheet_would_run_are_text(tmp_path):
+    ranking = suspects(learnt(), np.array(["=1+1", "cat"])[np.arange(N) % 2], k=4)
+    with write_csv(tmp_path / "suspects.csv", ranking).open(newline="") as file:
+        written = {row["label"] for row in csv.DictReader(file)}
+    assert written <= {"'=1+1", "cat"}
+    assert "'=1+1" in written
+
+
 def test_wrong_input_is_named():
     with pytest.raises(ValueError, match=r"shape \(epochs, n\), got shape \(3,\)"):
         suspects(np.zeros(3))

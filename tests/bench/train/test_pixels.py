@@ -75,10 +75,9 @@ def test_augmentation_repeats_with_its_generator_and_leaves_the_global_one_alone
     images = as_tensor(rng().integers(0, 256, (8, 32, 32, 3), np.uint8))
     before = torch.get_rng_state()
     augment = Augment(cutout=16)
-    arguments = CIFAR_MEAN, CIFAR_STD
-    first = augment.then_normalize(images, generator(3), *arguments)
-    assert torch.equal(first, augment.then_normalize(images, generator(3), *arguments))
-    assert not torch.equal(first, augment.then_normalize(images, generator(4), *arguments))
+    first = augment(images, generator(3))
+    assert torch.equal(first, augment(images, generator(3)))
+    assert not torch.equal(first, augment(images, generator(4)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -115,9 +114,9 @@ def test_cutout_cuts_one_square_that_may_hang_over_the_edge():
     assert torch.equal(cutout(out, generator(), probability=0.0), out)
 
 
-def test_cutout_comes_after_normalisation():
+def test_cutout_of_normalised_images_has_their_mean_colour():
     images = torch.full((64, 3, 32, 32), 200, dtype=torch.uint8)
-    out = Augment(cutout=16).then_normalize(images, generator(), CIFAR_MEAN, CIFAR_STD)
+    out = Augment(cutout=16)(normalize(images, CIFAR_MEAN, CIFAR_STD), generator())
     values = out.permute(0, 2, 3, 1).reshape(-1, 3).unique(dim=0)
     bright = [(200 - m) / s for m, s in zip((125.3, 123.0, 113.9), (63.0, 62.1, 66.7), strict=True)]
     assert torch.allclose(values, torch.tensor([[0.0] * 3, bright]), atol=1e-5)

@@ -63,15 +63,11 @@ class SubsetScore:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnswer:
-    """The numbers of one model: every metric of every row, and the declared row against plain training of this model.
-
-    `beyond_scale` says whether a gain of the declared row survives weights of mean one.
-    """
+    """The numbers of one model: every metric of every row, and the declared row against its plain training."""
 
     model: str
     splits: int
     primary: Difference | None
-    beyond_scale: bool | None
     scores: Mapping[str, Sequence[Score]]
 
 
@@ -150,7 +146,6 @@ def answer(
                 model=column.name,
                 splits=len(column.rows[plan.BASELINE].outcomes),
                 primary=against(results, (column.name, results.table.primary), (column.name, plan.BASELINE)),
-                beyond_scale=_survives(results, column),
                 scores=scores[column.name],
             )
             for column in results.columns

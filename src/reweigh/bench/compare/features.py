@@ -23,7 +23,7 @@ from reweigh.bench import catalogue
 from reweigh.bench.catalogue.images import image_folder
 from reweigh.bench.catalogue.weights import PretrainedWeights
 from reweigh.bench.errors import MissingPackageError, UserError
-from reweigh.bench.tables import Schema, TableEncoder, TableError, quoted
+from reweigh.bench.tables import Schema, TableEncoder, TableError, quoted, restored
 from reweigh.bench.train import frozen
 
 Array = np.ndarray[Any, Any]
@@ -184,8 +184,8 @@ class Frozen:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Frozen:
         """The inverse of `to_dict`."""
-        encoder, mean = saved["encoder"], tuple(map(float, saved["mean"]))
-        columns = tuple(map(str, saved["columns"]))
+        encoder, scale = restored(str, saved["encoder"]), restored(float, saved["scale"])
+        mean, columns = restored(tuple[float, ...], saved["mean"]), restored(tuple[str, ...], saved["columns"])
         table = None if saved["table"] is None else TableEncoder.from_dict(saved["table"])
         if (
             encoder not in WIDTHS
@@ -193,7 +193,7 @@ class Frozen:
             or (table is None) == bool(columns)
         ):
             raise UserError("its features are not those of the network it names")
-        return cls(encoder=encoder, mean=mean, scale=float(saved["scale"]), columns=columns, table=table)
+        return cls(encoder=encoder, mean=mean, scale=scale, columns=columns, table=table)
 
     def _demand(self) -> None:
         if not available(self.encoder):

@@ -44,7 +44,7 @@ def image_problem(path: Path, question: DataQuestion) -> Problem:
         notes=(
             f"{len(y)} images of {len(classes)} classes, scaled to {x.shape[1]} x {x.shape[2]} (`--image-size`).",
             *about_parts(names, "images"),
-            *image_folder.skipped(unreadable),
+            *image_folder.skipped(unreadable, path.resolve()),
         ),
         test_share=TEST_SHARE if test_rows is None else len(test_rows) / len(y),
         test_rows=test_rows,

@@ -50,7 +50,8 @@ def read(folder: Path) -> dict[str, Any]:
         raise TableError(f"{path} has {path.stat().st_size} bytes, which no model's card has. Train the model again.")
     try:
         card: Any = json.loads(path.read_text())
-        written = card["format"]
+        written, own = card["format"], card.pop("sha256", None)
+        expected = _hash(card)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, repr(error)[:80]) from None
     if written != FORMAT:
@@ -58,7 +59,7 @@ def read(folder: Path) -> dict[str, Any]:
             f"the model was written in format {str(written)[:20]}, and this version reads {FORMAT}. Train it again, or "
             "use the version it was made with."
         )
-    if card.pop("sha256", None) != _hash(card):
+    if own != expected:
         raise damaged(path, "its hash does not match")
     if not isinstance(card.get("files"), dict):
         raise damaged(path, "it does not list the model's files")

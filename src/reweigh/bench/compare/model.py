@@ -43,7 +43,7 @@ from reweigh.bench.lab.executors.local import settings_of
 from reweigh.bench.lab.runs import Spec
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.spreadsheet import harmless_table
-from reweigh.bench.tables import Profile, TableEncoder, TableError
+from reweigh.bench.tables import Profile, TableEncoder, TableError, restored
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.correction import fitted, logits_per_output
 from reweigh.bench.train.driver import Driver
@@ -214,7 +214,7 @@ class Model:
             outputs = _booster_outputs(card, folder) if booster else _network_outputs(card, folder, precision)
         except TableError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise manifest.damaged(folder / manifest.NAME, f"{type(error).__name__}: {_first(error)}") from None
         return cls(card=card, preprocessing=preprocessing, outputs=outputs, training_rows=profile)
 
@@ -366,7 +366,7 @@ def _photos(source: Path, how: Pixels | Frozen, notes: list[str]) -> tuple[Any, 
         raise TableError(f"{source} has no images. Give a folder with images in it or in its subfolders.")
     size = how.size if isinstance(how, Pixels) else 1
     images, files, unreadable = image_folder.readable(files, size, grey=False)
-    notes += image_folder.skipped(unreadable)
+    notes += image_folder.skipped(unreadable, source)
     x: Any = how.transform(images) if isinstance(how, Pixels) else torch.from_numpy(how.photos(files))
     return x, pl.DataFrame({"file": [str(f.relative_to(source)) for f in files]}), "class"
 
@@ -396,8 +396,7 @@ def _restored(saved: Mapping[str, Any]) -> TableEncoder | Pixels | Frozen:
     if "frozen" in saved:
         return Frozen.from_dict(saved["frozen"])
     if "pixels" in saved:
-        own = saved["pixels"]
-        return Pixels(size=own["size"], mean=tuple(own["mean"]), deviation=tuple(own["deviation"]))
+        return restored(Pixels, saved["pixels"])
     return TableEncoder.from_dict(saved["encoder"])
 
 

@@ -115,7 +115,7 @@ def conclusions(results: Results) -> list[Conclusion]:
     if not pairs:
         return []
     if endpoint.averaged:
-        whole = _averaged(results, [column for column, _ in pairs], ours, theirs)
+        whole = _averaged([column for column, _ in pairs], ours, theirs)
         gain = None if endpoint.gain is None else endpoint.gain / scale_of(results)
         name = f"mean over {len(pairs)} settings"
         return [_concluded(results, endpoint, name, whole, gain, None)] if whole else []
@@ -159,7 +159,7 @@ def _difference(results: Results, column: ColumnResults, ours: str, theirs: str)
     return results.apart(results.table.metric, column.rows[ours].outcomes, column.rows[theirs].outcomes, primary=True)
 
 
-def _averaged(results: Results, columns: Sequence[ColumnResults], ours: str, theirs: str) -> Difference | None:
+def _averaged(columns: Sequence[ColumnResults], ours: str, theirs: str) -> Difference | None:
     """The difference of the means over the columns, on the seeds that all of them have."""
     rows = [(column.rows[ours], column.rows[theirs]) for column in columns]
     seeds = set.intersection(*(set(row.outcomes) for pair in rows for row in pair))

@@ -70,7 +70,7 @@ def _read(path: Path) -> StoredQuestion:
             table=Table.from_dict(values["table"]),
         )
         return StoredQuestion(question=question, runs=tuple(values["runs"]), changed=float(values["changed"]))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} does not hold a question ({error}). Something else changed the file; delete it, and run the "
             "command again that made it: finished runs are kept."

@@ -46,6 +46,8 @@ from reweigh.bench.train.records import Record
 
 #: Bytes of the hash at the end of a checkpoint.
 _DIGEST = hashlib.sha256().digest_size
+#: The key under which `done` holds the hash of all else that it says.
+_OWN_HASH = "sha256 of this"
 
 
 class RunTakenError(RuntimeError):
@@ -296,9 +298,9 @@ class RunWriter:
             if path.exists():
                 sync(path)
         hashes = {path.relative_to(directory).as_posix(): sha256_of(path) for path in files}
-        write_atomically(
-            directory / "done", json.dumps({"records": self._count, "sha256": hashes, **summary}, indent=1)
-        )
+        complete = {"records": self._count, "sha256": hashes, **summary}
+        complete[_OWN_HASH] = _hash_of_summary(complete)
+        write_atomically(directory / "done", json.dumps(complete, indent=1))
         _remove_unfinished(directory)
 
 
@@ -347,7 +349,9 @@ def _judge(run: Run, files: Sequence[Path]) -> str | None:
     try:
         summary = run.summary()
         count, hashes = summary["records"], summary.get("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if not _as_written(summary):
+            return "its `done` is not what it was when the run finished"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "its `done` cannot be read"
     stored = _read_spec(run.directory / "spec.json")
     if stored is None or stored.id != run.spec.id:
@@ -364,6 +368,27 @@ def _judge(run: Run, files: Sequence[Path]) -> str | None:
         if sha256_of(present[name]) != expected:
             return f"its {name} is not what it was when the run finished"
     return None
+
+
+def _as_written(summary: dict[str, Any]) -> bool:
+    """Whether `done` holds what was written into it; raises if it does not even hold what a report needs.
+
+    The first version wrote no hashes, the next one none of `done` itself.
+    """
+    for moment in ("seconds", "finished"):
+        float(summary.get(moment, 0.0))
+    environment = summary.get("environment")
+    if environment is not None and not {"versions", "commit", "machine"} <= environment.keys():
+        return False
+    hashes = summary.get("sha256")
+    if hashes is not None and summary["records"] and "records.jsonl" not in hashes.keys():  # noqa: SIM118 - may be a list
+        return False
+    own = summary.pop(_OWN_HASH, None)
+    return own is None or own == _hash_of_summary(summary)
+
+
+def _hash_of_summary(summary: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(summary, sort_keys=True).encode()).hexdigest()
 
 
 def _line(record: Record) -> str:
@@ -384,7 +409,7 @@ def _read_spec(path: Path) -> Spec | None:
         spec = Spec.from_dict(values)
         # Types are not checked when a spec is made; what cannot be written as one was none.
         return spec if isinstance(values["recipe"], str) and spec.text() else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -396,7 +421,7 @@ def _read_lines(path: Path) -> list[Record]:
         for number, line in enumerate(lines, 1):
             try:
                 records.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 if line.endswith(b"\n"):
                     raise UserError(
                         f"line {number} of {path} is not JSON. Something else changed the file; delete the "

@@ -18,6 +18,7 @@ import numpy as np
 
 from reweigh import _validate as validate
 from reweigh.bench.files import write_atomically
+from reweigh.bench.spreadsheet import harmless
 
 __all__ = ["SuspectKind", "PrecisionRecall", "Ranking", "Suspect", "precision_recall", "suspects", "write_csv"]
 
@@ -243,10 +244,15 @@ def write_csv(path: Path, rows: Iterable[Suspect]) -> Path:
     writer = csv.DictWriter(text, [field.name for field in fields(Suspect)], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        values = asdict(row)
-        writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in values.items()})
+        writer.writerow({name: _cell(value) for name, value in asdict(row).items()})
     write_atomically(path, text.getvalue())
     return path
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return harmless(value) if isinstance(value, str) else value  # a label may be any text
 
 
 class _Groups(NamedTuple):

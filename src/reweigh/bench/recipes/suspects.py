@@ -137,7 +137,7 @@ def train(settings: Settings, method: Method, seed: int, writer: RunWriter, scal
     for part, x in (("val", problem.x_val), ("test", problem.x_test)):
         record[f"{part}/accuracy"] = problem.score(part, predict(model, x).cpu())["accuracy"]
     if settings.folds and importlib.util.find_spec("cleanlab"):
-        record |= _cleanlab(labels, _out_of_fold(settings, problem, method, seeds, writer, scale), truth)
+        record |= _cleanlab(labels, _out_of_fold(settings, problem, method, seeds, scale), truth)
     yield record
 
 
@@ -164,9 +164,7 @@ def _augment(settings: Settings) -> Augment | None:
     return Augment() if settings.augment else None
 
 
-def _out_of_fold(
-    settings: Settings, problem: Task, method: Method, seeds: Seeds, writer: RunWriter, scale: Floats | None
-) -> Floats:
+def _out_of_fold(settings: Settings, problem: Task, method: Method, seeds: Seeds, scale: Floats | None) -> Floats:
     """For every training example the probabilities of a model that was not trained on it."""
     from sklearn.model_selection import StratifiedKFold
 

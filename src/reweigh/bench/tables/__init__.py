@@ -10,6 +10,7 @@ from reweigh.bench.tables.infer import describe
 from reweigh.bench.tables.leaks import leaks
 from reweigh.bench.tables.profile import Profile
 from reweigh.bench.tables.read import LEAST_ROWS, read
+from reweigh.bench.tables.saved import restored
 from reweigh.bench.tables.schema import ColumnSchema, Schema
 from reweigh.bench.tables.splits import FEW_GROUPS, Split, append, duplicates_across, folds, keeps_groups_whole, split
 
@@ -19,6 +20,7 @@ __all__ = [
     "describe",
     "leaks",
     "Profile",
+    "restored",
     "Schema",
     "ColumnSchema",
     "split",

@@ -15,6 +15,7 @@ import polars as pl
 
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import TableError, quoted
+from reweigh.bench.tables.saved import restored
 
 Array = np.ndarray[Any, Any]
 
@@ -287,19 +288,20 @@ def to_dict(column: AnyColumn) -> dict[str, Any]:
 
 
 def from_dict(saved: Mapping[str, Any]) -> AnyColumn:
-    """The inverse of `to_dict`, also after a way through JSON."""
+    """The inverse of `to_dict`, also after a way through JSON; raises `ValueError` or `TypeError` if it is not one."""
     fields = dict(saved)
-    kind = _KINDS[fields.pop("kind")]
-    if "scale" in fields:
-        fields["scale"] = StandardScaling(**fields["scale"])
-    if "scales" in fields:
-        fields["scales"] = tuple(StandardScaling(**scale) for scale in fields["scales"])
-    if "components" in fields:
-        fields["components"] = tuple(map(tuple, fields["components"]))
-    arguments: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
-    }
-    return kind(**arguments)
+    column: AnyColumn = restored(_KINDS[fields.pop("kind")], fields)
+    fits = True
+    if isinstance(column, CategoryColumn):
+        fits = len(set(column.levels)) == len(column.levels)
+    elif isinstance(column, DateColumn):
+        fits = len(column.scales) == len(_PARTS) and column.pattern in (None, *values.DATES)
+    elif isinstance(column, TextColumn):
+        lengths = {len(column.rarity), len(set(column.words)), *map(len, column.components)}
+        fits = lengths == {len(column.words)}
+    if not fits:
+        raise ValueError(f"the parts of the column {quoted(column.name)} do not fit each other")
+    return column
 
 
 def _floats(series: pl.Series) -> Array:

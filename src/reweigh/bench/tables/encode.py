@@ -14,6 +14,7 @@ from reweigh.bench.tables import columns as kinds
 from reweigh.bench.tables import values
 from reweigh.bench.tables.columns import AnyColumn, Array, CategoryColumn, StandardScaling
 from reweigh.bench.tables.errors import TableError, listed, near, quoted
+from reweigh.bench.tables.saved import restored
 from reweigh.bench.tables.schema import ColumnSchema, Schema, class_indices
 
 #: Raised by one whenever the meaning of a saved encoder changes.
@@ -263,12 +264,9 @@ class TableEncoder:
                 f"the encoder was written in format {saved.get('format')!r}, and this version reads {FORMAT}. Train "
                 "the model again, or use the version it was made with."
             )
-        target = dict(saved["target"])
-        if "classes" in target:
-            aim: ClassTarget | NumberTarget = ClassTarget(name=target["name"], classes=tuple(target["classes"]))
-        else:
-            aim = NumberTarget(**target)
-        return cls(columns=tuple(kinds.from_dict(column) for column in saved["columns"]), target=aim)
+        kind = ClassTarget if "classes" in saved["target"] else NumberTarget
+        columns = tuple(kinds.from_dict(column) for column in saved["columns"])
+        return cls(columns=columns, target=restored(kind, saved["target"]))
 
 
 def _numbers(cells: pl.Series, read: dict[str, Array] | None) -> Array:

@@ -10,8 +10,11 @@ import polars as pl
 
 from reweigh.bench.tables import values
 from reweigh.bench.tables.errors import listed, quoted
+from reweigh.bench.tables.saved import restored
 from reweigh.bench.tables.schema import FEATURES, Schema
 
+#: The kinds of columns that have a smallest and a largest cell.
+_RANGED = ("number", "date")
 #: Of a column with more different names than this, which names are new is not known.
 _MOST_LEVELS = 1000
 #: Missing cells are worth a word if they are more by this share of rows than in training.
@@ -106,8 +109,19 @@ class Profile:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Profile:
-        """The inverse of `to_dict`, also after a way through JSON."""
-        return cls(rows=int(saved["rows"]), columns=tuple(_restored(column) for column in saved["columns"]))
+        """The inverse of `to_dict`, also after a way through JSON.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If it is not a profile.
+        """
+        profile: Profile = restored(cls, saved)
+        for column in profile.columns:
+            ranged, named = column.low is not None or column.high is not None, bool(column.levels)
+            if column.kind not in FEATURES or ranged > (column.kind in _RANGED) or named > (column.kind == "category"):
+                raise ValueError(f"the column {quoted(column.name)} has no such profile")
+        return profile
 
 
 def _profile(cells: pl.Series, kind: str, pattern: str | None) -> ColumnProfile:
@@ -118,28 +132,13 @@ def _profile(cells: pl.Series, kind: str, pattern: str | None) -> ColumnProfile:
         "pattern": pattern,
         "missing": known.null_count() / max(len(cells), 1),
     }
-    if kind in ("number", "date") and known.count():
+    if kind in _RANGED and known.count():
         low, high = known.min(), known.max()
         assert isinstance(low, float)
         assert isinstance(high, float)
         return ColumnProfile(**shared, low=low, high=high)
     levels = known.drop_nulls().unique().sort() if kind == "category" else known.clear()
     return ColumnProfile(**shared, levels=tuple(levels.to_list()) if len(levels) <= _MOST_LEVELS else ())
-
-
-def _restored(saved: Mapping[str, Any]) -> ColumnProfile:
-    if saved["kind"] not in FEATURES:
-        raise ValueError(f"a column is of the kind {str(saved['kind'])[:20]}")
-    low, high = (None if saved[end] is None else float(saved[end]) for end in ("low", "high"))
-    return ColumnProfile(
-        name=str(saved["name"]),
-        kind=saved["kind"],
-        pattern=None if saved["pattern"] is None else str(saved["pattern"]),
-        missing=float(saved["missing"]),
-        low=low,
-        high=high,
-        levels=tuple(map(str, saved["levels"])),
-    )
 
 
 def _known(cells: pl.Series, kind: str, pattern: str | None) -> pl.Series:

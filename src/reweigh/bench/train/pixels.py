@@ -44,7 +44,6 @@ class Augment:
     Notes
     -----
     `cutout` fills with zeros, which is the mean colour of normalised images: normalise first where it is used.
-    `Augment.then_normalize` has the order right.
     """
 
     pad: int = 4
@@ -60,19 +59,9 @@ class Augment:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The augmented batch, in the dtype of the images."""
         moved = random_crop_flip(images, generator, pad=self.pad, flip=self.flip)
-        return self._cut(moved, generator)
-
-    def then_normalize(
-        self, images: Tensor, generator: torch.Generator, mean: Sequence[float], std: Sequence[float]
-    ) -> Tensor:
-        """Crop and mirror the bytes, normalise, and cut out last: the network's input."""
-        moved = random_crop_flip(images, generator, pad=self.pad, flip=self.flip)
-        return self._cut(normalize(moved, mean, std), generator)
-
-    def _cut(self, images: Tensor, generator: torch.Generator) -> Tensor:
         if not self.cutout:
-            return images
-        return cutout(images, generator, size=self.cutout, probability=self.cutout_probability)
+            return moved
+        return cutout(moved, generator, size=self.cutout, probability=self.cutout_probability)
 
 
 def as_tensor(images: Array) -> Tensor:

@@ -130,7 +130,7 @@ def newest(run: Path) -> tuple[Path, int] | None:
     for path in map(Path, processes.broadcast([str(path) for path in _steps(run / FOLDER)])):
         progress = processes.broadcast(_progress(path))
         if progress is not None and _hashes(path) == progress["files"]:
-            return path, int(progress["records"])
+            return path, progress["records"]
     return None
 
 
@@ -155,9 +155,11 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def _progress(path: Path) -> dict[str, Any] | None:
+    """What was written of a checkpoint, or None if it cannot be read: the checkpoint is then skipped."""
     try:
-        return json.loads((path / "progress.json").read_bytes())
-    except (OSError, ValueError):
+        progress = json.loads((path / "progress.json").read_bytes())
+        return {"records": int(progress["records"]), "files": progress["files"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

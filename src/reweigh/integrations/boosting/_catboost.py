@@ -12,7 +12,6 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
-from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._losses import FocalFactors, counted
 from reweigh.integrations.boosting._rows import (
     BoostingTask,
@@ -23,6 +22,7 @@ from reweigh.integrations.boosting._rows import (
     start,
     variance_of,
 )
+from reweigh.method import ObjectiveLike
 
 __all__ = ["RGDCatBoostClassifier", "RGDCatBoostRegressor", "catboost"]
 

@@ -11,7 +11,6 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
-from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._losses import binary, multiclass
 from reweigh.integrations.boosting._rows import (
     BoostingTask,
@@ -23,6 +22,7 @@ from reweigh.integrations.boosting._rows import (
     start,
     variance_of,
 )
+from reweigh.method import ObjectiveLike
 
 __all__ = ["RGDLGBMClassifier", "RGDLGBMRegressor", "init_score", "lightgbm", "lightgbm_metric", "standalone"]
 

@@ -11,7 +11,6 @@ from scipy.special import expit
 from sklearn.utils.multiclass import check_classification_targets
 
 from reweigh.integrations._correction import corrected, correction_for, held_out, log_probabilities, refuse_classifier
-from reweigh.integrations._objective import ObjectiveLike
 from reweigh.integrations.boosting._rows import (
     BoostingTask,
     ClassCounts,
@@ -22,6 +21,7 @@ from reweigh.integrations.boosting._rows import (
     start,
     variance_of,
 )
+from reweigh.method import ObjectiveLike
 
 __all__ = ["RGDXGBClassifier", "RGDXGBRegressor", "xgboost", "xgboost_params"]
 

@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 
 from reweigh import _validate as validate
 from reweigh.integrations._correction import corrected, correction_for, log_probabilities, objective_and_post
-from reweigh.integrations._objective import ObjectiveLike
+from reweigh.method import ObjectiveLike
 from reweigh.objectives._base import state_like
 from reweigh.post import Post
 

@@ -137,12 +137,16 @@ def readable(
     return images[: len(kept)], kept, reasons
 
 
-def skipped(reasons: Sequence[str]) -> list[str]:
-    """A note on images that were left out, if any were."""
+def skipped(reasons: Sequence[str], folder: Path) -> list[str]:
+    """A note on images below a folder that were left out, if any were.
+
+    It names the first of them by its path below the folder: pages show notes to others, whom the folder does not
+    concern.
+    """
     if not reasons:
         return []
     images = "1 image is skipped" if len(reasons) == 1 else f"{len(reasons)} images are skipped, the first"
-    return [f"{images} because {reasons[0]}"]
+    return [f"{images} because {reasons[0].replace(f'{folder}/', '')}"]
 
 
 def images_below(folder: Path) -> list[Path]:

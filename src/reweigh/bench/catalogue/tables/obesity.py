@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 
+from reweigh.bench import limits
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.tables import RawTable
 from reweigh.bench.errors import UserError
@@ -27,6 +28,9 @@ def read(contents: Mapping[str, bytes]) -> RawTable:
     import polars as pl
 
     with zipfile.ZipFile(io.BytesIO(contents["all"])) as archive:
+        packed, most = len(contents["all"]), limits.most_unpacked(len(contents["all"]))
+        if archive.getinfo(_MEMBER).file_size > most:
+            raise limits.too_large(FILES["all"], packed, most)
         text = archive.read(_MEMBER).decode()
     lines = {name: cells for name, *cells in (line.split("\t") for line in text.splitlines() if line)}
     species = {name: [float(cell) for cell in cells] for name, cells in lines.items() if name.startswith("k__")}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # a listing reads the cards of all texts, and should not wait
 __all__ = ["Corpus", "Labelled", "TextMetric", "Text", "TextPart", "build", "corpus", "labelled"]
 
 TextMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
-Labels = Array
 
 
 @dataclass(frozen=True, eq=False)

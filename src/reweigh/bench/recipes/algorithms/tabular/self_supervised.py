@@ -12,10 +12,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from reweigh import _validate as validate
+from reweigh._carry import carried
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.train import device as devices
 from reweigh.bench.train.programs.rows import RowNetwork, RowTraining, encode, pretrain
-from reweigh.integrations._objective import objective_alone
 from reweigh.method import ObjectiveLike
 from reweigh.torch.devices import resolve
 
@@ -64,7 +64,7 @@ class SelfSupervised(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         The fitted transformer itself.
         """
         self.check_settings()
-        objective = objective_alone(self.objective, None, type(self).__name__)
+        objective = carried(self.objective, ("objective",), type(self).__name__).objective
         rows: Any = validate_data(self, X, dtype=np.float32, ensure_min_samples=2)
         seeds = Seeds(int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)))
         with seeds.ambient("init"):
