@@ -24,13 +24,8 @@ from torch.utils._pytree import tree_map
 from reweigh import _validate as validate
 from reweigh._carry import carried, refuse_more_than_losses
 from reweigh.integrations._correction import correction_for
-<<<<<<< HEAD
-from reweigh.integrations._objective import ObjectiveLike
-from reweigh.method import Context, Method
-from reweigh.objectives.entropy import Entropy
-=======
 from reweigh.method import Context, Method, ObjectiveLike
->>>>>>> helper-D
+from reweigh.objectives.entropy import Entropy
 from reweigh.post import Correction
 from reweigh.torch._classifier import last_layer
 from reweigh.torch.devices import resolve
