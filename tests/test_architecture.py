@@ -53,7 +53,7 @@ BORROWED = {"post/isotonic.py": {"sklearn"}}
 #: Functions that bring values to the host and are named for it, or that only ever see tensors which are there already.
 HOST_ONLY = {
     *("to_numpy", "_apply_here", "_draw_here", "_exp_here", "_losses_here", "_occurs_here", "_of_rows_here"),
-    *("_update_here", "_weigh_here"),
+    *("_outside_here", "_update_here", "_weigh_here"),
 }
 
 

@@ -205,13 +205,13 @@ def _of_labels(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
         # Looked at only here: otherwise every batch would pay for it, and a device would have to be waited for.
         if not is_readable(target) or target.is_floating_point() or output.ndim < 2:
             raise
-        labels, classes = target.numpy(), output.shape[1]
-        outside = np.unique(labels[(labels < 0) | (labels >= classes)])
-        if not outside.size:
+        classes = output.shape[1]
+        outside = _outside_here(target, classes)
+        if not outside:
             raise
         example = f"ignore_index={outside[0]}"
         raise ValueError(
-            f"labels must be whole numbers from 0 to {classes - 1}, got {', '.join(map(str, outside[:5]))}. If that "
+            f"labels must be whole numbers from 0 to {classes - 1}, got {', '.join(map(str, outside))}. If that "
             f"marks units that do not count, say so in the loss: {type(loss).__name__}({example}), or "
             f"'{type(loss).__module__.rpartition('.')[2]}:{example}' in a text."
         ) from error
@@ -347,6 +347,12 @@ def _mask(target: Tensor, ignore_index: int) -> Tensor | None:
 def _occurs_here(target: Tensor, label: int) -> bool:
     """Whether a label occurs among labels that lie in the host's memory."""
     return bool(np.count_nonzero(target.numpy() == label))
+
+
+def _outside_here(target: Tensor, classes: int) -> list[int]:
+    """Some labels that are none of the classes, among labels that lie in the host's memory."""
+    labels = target.numpy()
+    return np.unique(labels[(labels < 0) | (labels >= classes)])[:5].tolist()
 
 
 def _is_wide_matrix(output: Tensor) -> bool:
