@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from reweigh.bench import models
 from reweigh.bench.draws.seeds import Seeds
+from reweigh.bench.errors import UserError
 from reweigh.bench.lab import plan
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.lab.runs import Run, Spec
@@ -184,6 +185,35 @@ def test_noise_has_both_data_sets():
     assert columns["CIFAR-100, flip 40%"].paper == {"mean": 43.01, "term:t=1": 46.59, "rgd": 57.17}
     assert columns["CIFAR-10, uniform 20%"].paper["rgd"] == 90.69
     assert columns["CIFAR-100, no noise"].settings["data"] == "cifar100"
+
+
+def test_methods_that_learn_from_clean_images_have_a_thousand_of_them():
+    rows = noise.table("paper").rows
+    assert {label: row.settings for label, row in rows.items()} == {
+        label: {"meta": 1000} for label in ("fine_tune", "l2rw", "meta_weight_net")
+    }
+    assert rows.keys() <= set(noise.table("paper").methods)
+    assert not rows.keys() & set(noise.table("cpu").methods)
+
+
+def test_clean_images_are_balanced_labelled_truly_and_not_trained_on():
+    settings = dataclasses.replace(noise.PRESETS["cpu"], data="digits", rate=0.4, meta=205)
+    task, plain = noise.task(settings, Seeds(0)), noise.task(dataclasses.replace(settings, rate=0.0, meta=0), Seeds(0))
+    assert plain.meta is None
+    x, y = task.meta
+    assert torch.bincount(y).tolist() == [20] * 10
+    assert len(task.y_train) + len(task.y_val) + len(y) == len(plain.y_train) + len(plain.y_val)
+    clean = _pixels(x)
+    assert not set(clean) & set(_pixels(torch.cat([task.x_train, task.x_val])))
+    labels = torch.cat([plain.y_train, plain.y_val]).tolist()
+    truth = dict(zip(_pixels(torch.cat([plain.x_train, plain.x_val])), labels, strict=True))
+    assert [truth[image] for image in clean] == y.tolist()
+    with pytest.raises(UserError, match="at least one image per class, 10, got 9"):
+        noise.task(dataclasses.replace(settings, meta=9), Seeds(0))
+
+
+def _pixels(images):
+    return [tuple(image) for image in images.flatten(1).tolist()]
 
 
 # --- ablation ---

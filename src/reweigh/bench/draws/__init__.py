@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reweigh.bench.draws.colours import coloured, spurious_colours
-from reweigh.bench.draws.longtail import longtail_counts, longtail_indices
+from reweigh.bench.draws.longtail import longtail_counts, longtail_indices, rank_within_class
 from reweigh.bench.draws.noise import NoisyLabels, noisy_labels
 from reweigh.bench.draws.splitting import (
     fixed_split,
@@ -29,6 +29,7 @@ __all__ = [
     "longtail_counts",
     "longtail_indices",
     "noisy_labels",
+    "rank_within_class",
     "sampled_split",
     "save_indices",
     "split",

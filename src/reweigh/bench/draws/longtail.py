@@ -98,3 +98,13 @@ def longtail_indices(y: Array, imbalance: float, rng: np.random.Generator, *, n_
             )
         kept.append(members[:count])
     return np.sort(np.concatenate(kept))
+
+
+def rank_within_class(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The position of each example among those of its class, in the order given."""
+    by_class = np.argsort(y, kind="stable")
+    sizes = np.bincount(y)
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rank = np.empty(len(y), dtype=np.int64)
+    rank[by_class] = np.arange(len(y)) - starts
+    return rank

@@ -31,9 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from reweigh.bench.draws import longtail_indices
+from reweigh.bench.draws import longtail_indices, rank_within_class
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.lab.table import Column, Endpoint, Row, Table
 from reweigh.bench.recipes.kinds import supervised
@@ -204,7 +202,7 @@ def task(settings: Settings, seeds: Seeds) -> Task:
     """A long-tailed training set, a validation set with the same tail, and the balanced test set."""
     dataset, draw = supervised.load(settings.data, settings.encoder), seeds.numpy("data")
     order = draw.permutation(len(dataset.y_train))
-    rank = _rank_within_class(dataset.y_train[order])
+    rank = rank_within_class(dataset.y_train[order])
     meta, rest = order[rank < settings.meta], order[rank >= settings.meta]
     kept = rest[longtail_indices(dataset.y_train[rest], settings.imbalance, draw, n_max=settings.n_max or None)]
     train, val = supervised.held_out(dataset.y_train[kept], settings.validation, draw)
@@ -268,13 +266,3 @@ def _kind(settings: Mapping[str, Any]) -> str:
     if "encoder" in settings:
         return "head on frozen features"
     return {"mlp": "MLP", "cnn": "CNN", "resnet32": "ResNet-32"}[settings.get("model", "mlp").partition(":")[0]]
-
-
-def _rank_within_class(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The position of each example among those of its class, in the order given."""
-    by_class = np.argsort(y, kind="stable")
-    sizes = np.bincount(y)
-    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rank = np.empty(len(y), dtype=np.int64)
-    rank[by_class] = np.arange(len(y)) - starts
-    return rank
