@@ -47,8 +47,8 @@ class ImageTasks(Tasks):
     shape, test_shape
         Of tasks to learn from, and of the frozen ones.
     rotations
-        Whether each class turned by 90, 180 and 270 degrees is a class of its own, to learn from and to choose by. Test
-        classes are never turned: a task could hold the same character twice.
+        Whether each class turned by 90, 180 and 270 degrees is a class of its own to learn from. Classes to choose by
+        and to report are never turned: a task could hold the same character twice.
     sizes
         Classes to learn from, to choose by and to report; 64, 16 and 20 percent, or the data's own, if None.
     pools
@@ -71,7 +71,7 @@ class ImageTasks(Tasks):
         self.members = [np.flatnonzero(labels == label) for label in range(len(dataset.classes))]
         self.split: ClassSplit = class_split(dataset.classes, sizes)
         turns = 4 if rotations else 1
-        self.turns = {"train": turns, "val": turns, "test": 1}
+        self.turns = {"train": turns, "val": 1, "test": 1}
         self.shape, self.test_shape, self.ways = shape, test_shape, shape.ways
         self.pools = {
             part: self._tasks(part, test_shape, count, Seeds(_POOL_SEED).numpy(f"{part} pool"))

@@ -64,8 +64,8 @@ class Settings:
     algorithm
         A file of `reweigh.bench.recipes.algorithms.meta`: `"maml"`, `"protonet"`, `"matching"` or `"reptile"`.
     data, rotations
-        Where classes come from, and whether turned by 90, 180 and 270 degrees each is a class of its own; test classes
-        are never turned.
+        Where classes come from, and whether turned by 90, 180 and 270 degrees each is a class of its own to
+        learn from; validation and test classes are never turned.
     ways, shots, queries, test_queries
         Classes of a task; examples per class to learn from; to tell apart while training, and in the frozen pools.
     width, downsample

@@ -200,28 +200,35 @@ def image_tasks(dataset, **more):
 def test_episodes_hold_the_images_that_the_indices_name(omniglot):
     tasks = image_tasks(omniglot, rotations=True)
     everything = np.concatenate([omniglot.x_train, omniglot.x_test])
-    (found,) = tasks.pool("val")
+    indices = tasks._tasks("train", tasks.test_shape, 4, np.random.default_rng(0))
+    found = tasks._episodes("train", indices, tasks.test_shape)
+    assert {label % 4 for label in indices[:, :, 0].flatten()} == {0, 1, 2, 3}
     assert found.support_x.shape == (4, 2, 1, 28, 28)
     assert found.query_x.shape == (4, 10, 1, 28, 28)
     assert found.query_y.tolist() == [[0] * 5 + [1] * 5] * 4
-    for k, task in enumerate(tasks.pools["val"].tolist()):
+    for k, task in enumerate(indices.tolist()):
         for way, (label, *members) in enumerate(task):
-            character, turn = tasks.split.val[label // 4], label % 4
+            character, turn = tasks.split.train[label // 4], label % 4
             for i, member in enumerate(members):
                 image = np.rot90(everything[20 * character + member, :, :, 0], turn) / 255
                 shown = found.support_x[k, way] if i == 0 else found.query_x[k, 5 * way + i - 1]
                 assert np.allclose(shown[0].numpy(), image)
 
 
-def test_no_test_task_holds_a_character_twice(omniglot):
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_no_task_to_choose_by_or_to_report_holds_a_character_twice(omniglot, part):
     tasks = image_tasks(omniglot, rotations=True)
-    assert {len(set(task[:, 0])) for task in tasks.pools["test"]} == {2}
-    assert tasks.pools["test"][:, :, 0].max() < len(tasks.split.test)  # classes are characters, and not their turns
+    assert {len(set(task[:, 0])) for task in tasks.pools[part]} == {2}
+    # Classes are characters, and not their turns.
+    assert tasks.pools[part][:, :, 0].max() < len(getattr(tasks.split, part))
     everything = np.concatenate([omniglot.x_train, omniglot.x_test])
     upright = {image.tobytes() for image in everything}
-    (found,) = tasks.pool("test")
+    (found,) = tasks.pool(part)
     shown = (255 * torch.cat([found.support_x, found.query_x], 1)).round().byte().permute(0, 1, 3, 4, 2)
     assert {image.numpy().tobytes() for image in shown.flatten(0, 1)} <= upright
+
+
+def test_turned_characters_would_be_twice_in_every_third_task():
     # Of 20 out of 423 characters in four turns, every third task would hold one twice: 1 - prod(1 - 3 i / (1692 - i)).
     turned = draw_tasks(np.full(4 * 423, 20), 20, 16, 1024, Seeds(2024).numpy("test pool"))
     assert sum(len(set(task[:, 0] // 4)) < 20 for task in turned) == 319
