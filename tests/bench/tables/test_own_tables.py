@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from reweigh.bench import catalogue
 from reweigh.bench.catalogue.card import Package
 from reweigh.bench.catalogue.tables import NamedTable, adult, bank, covtype, hypothyroid, keel
+from reweigh.bench.errors import UserError
 from reweigh.bench.files import sha256_of
 from reweigh.bench.tables import (
     LEAST_ROWS,
@@ -1047,7 +1048,7 @@ def test_keel_tables_name_their_columns_themselves(tmp_path: Path):
     (tmp_path / "keel" / "pima.dat").write_text(head + "6, positive\n1,negative\n")
     table = catalogue.load("keel:table=pima", NamedTable, root=tmp_path)
     assert (table.target, table.frame.rows()) == ("Class", [(6, "positive"), (1, "negative")])
-    with pytest.raises(ValueError, match=r"`table` must be one of .*pima"):
+    with pytest.raises(UserError, match=r"`table` must be one of .*pima"):
         keel.read({}, table="pimas")
 
 

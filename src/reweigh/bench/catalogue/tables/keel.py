@@ -10,6 +10,7 @@ from reweigh import _validate as validate
 from reweigh.bench.catalogue.card import DataCard
 from reweigh.bench.catalogue.tables import RawTable, parse
 from reweigh.bench.catalogue.tables.hypothyroid import CARD as HYPOTHYROID
+from reweigh.bench.errors import of_user
 
 CARD = DataCard(
     size="15 tables of 297 to 5 472 rows, 3 to 60 columns, 2 to 10 classes",
@@ -55,6 +56,7 @@ def read(contents: Mapping[str, bytes], table: str = "pima") -> RawTable:
     table
         Which of them to read. Lines that start with @ name the columns, the last of which is the class.
     """
-    validate.one_of("table", table, TABLES)
+    with of_user("keel"):
+        validate.one_of("table", table, TABLES)
     names = _ATTRIBUTE.findall(contents[table].decode("latin-1"))
     return RawTable(parse(contents[table], names, comment="@"), names[-1])
