@@ -1,4 +1,4 @@
-"""Samples of a large table: a comparison starts on few rows, and goes on with four times as many while time allows.
+"""Samples of a large table: a comparison starts on few rows, and continues with four times as many while time allows.
 
 Samples are nested and the same for every seed, model and method. Each class, or each group that must stay whole, is
 thinned alike, but of every class at least fifty rows stay.

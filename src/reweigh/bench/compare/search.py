@@ -73,7 +73,7 @@ class SearchOutcome:
 Judge = Callable[[SearchOutcome], tuple[Results, Decision | None]]
 #: Makes ready what runs need before processes start on them; yields between pieces of work.
 Prepare = Callable[[Sequence[Spec]], Iterable[None]]
-#: Whether to go on with more rows, from the seconds that a first round takes on these and the seconds left.
+#: Whether to continue with more rows, from the seconds that a first round takes on these and the seconds left.
 Grow = Callable[[float, float], bool]
 
 
@@ -123,7 +123,7 @@ def search(
     prepare
         Called with runs before processes start on them.
     grow
-        Asked after the first round whether to end there, and to go on with more rows.
+        Asked after the first round whether to end there, and to continue with more rows.
 
     Returns
     -------

@@ -396,7 +396,7 @@ def _learn(
                 "pretrain/mean_weight": float(np.mean(mean_weights)),
                 "pretrain/clip_share": float(np.mean(clipped)),
             }
-    if isinstance(network, HiddenCells):  # TabNet goes on learning with labels, from where pre-training left it
+    if isinstance(network, HiddenCells):  # TabNet continues to learn with labels from where pre-training left it
         task_of_head = task
         with seeds.ambient("init"):
             model: nn.Module = TabNetClassifier(network.encoder, len(task.classes), sparsity=1e-3)

@@ -47,7 +47,7 @@ class FineTune(Step):
     Notes
     -----
     The paper copies this row from Shu et al. 2019, whose code for it was not read; the share is ours. The optimizer
-    and its rate go on as they are.
+    and its rate stay as they are.
     """
 
     share: float = 0.1

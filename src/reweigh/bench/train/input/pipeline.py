@@ -1,7 +1,7 @@
 """From a source to batches: which examples, in which order, changed in which way.
 
 All of it is a function of seed, epoch and example, and of nothing else: the batch of a step is the same whatever the
-number of processes that share it, and a training that goes on elsewhere sees what it would have seen.
+number of processes that share it, and a training that resumes elsewhere sees what it would have seen.
 """
 
 from __future__ import annotations
