@@ -97,3 +97,4 @@ def test_who_needs_features_that_are_being_computed_waits_for_them(monkeypatch, 
         first, second = threads.submit(frozen.kept, "key", compute), threads.submit(ask_second)
         np.testing.assert_array_equal(first.result(), second.result())
     assert len(calls) == 1
+    assert [path.suffix for path in (tmp_path / "features").iterdir()] == [".npy"]

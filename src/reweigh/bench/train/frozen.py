@@ -58,10 +58,12 @@ def _from_cache(key: str, save: Callable[[Path], None]) -> Array:
     """The array of this key; processes that need it at the same time wait for the one that computes it."""
     path = _path(key)
     if not path.exists():
-        with locked(path.with_suffix(".lock")):
+        lock = path.with_suffix(".lock")
+        with locked(lock):
             if not path.exists():
                 with replacing(path) as temporary:
                     save(temporary)
+        lock.unlink(missing_ok=True)  # who still waits for it, or makes it anew, finds the array
     return _mapped(path)
 
 
