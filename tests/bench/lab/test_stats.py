@@ -139,6 +139,14 @@ def test_power_is_that_of_the_paired_t_test_by_simulation():
     assert design.power(0.0) == pytest.approx(0.05, abs=1e-6)
 
 
+@pytest.mark.parametrize("errors", [7.0, 8.0, 20.0, 38.0, 1000.0])
+def test_what_is_far_beyond_the_spread_is_seen_for_certain(errors: float):
+    design = paired([0.0, 1.0] * 10, [0.0] * 20)
+    error = (design.high - design.low) / (2 * scipy_stats.t.ppf(0.975, 19))
+    assert design.power(errors * error) == pytest.approx(1.0, abs=1e-4)
+    assert design.power(-errors * error) == pytest.approx(1.0, abs=1e-4)
+
+
 def test_no_evidence_needs_power_for_the_gain_that_matters():
     wide = Difference(n=10, mean=0.2, sd=1.0, low=-0.5, high=0.9, effect=0.2, p=0.5)
     assert wide.conclusion() == "no evidence"

@@ -70,8 +70,10 @@ class Difference:
         error = (self.high - self.low) / (2.0 * threshold)
         if error == 0.0:
             return 1.0
-        shift = abs(gain) / error
-        return float(stats.nct.sf(threshold, freedom, shift) + stats.nct.cdf(-threshold, freedom, shift))
+        if gain == 0:
+            return 0.05
+        # The square of t; the lower tail of t itself is not a number where the gain is eight standard errors or more.
+        return float(stats.ncf.sf(threshold**2, 1, freedom, (gain / error) ** 2))
 
     def conclusion(self, *, smallest: bool = False, gain: float | None = None) -> Finding:
         """What the numbers allow to say; with `smallest`, less is better.
