@@ -75,8 +75,8 @@ class TauNorm(Post):
     def _fit(self, outputs: Floats, targets: Floats, context: Context) -> Correction:
         if context.classifier is None:
             raise ValueError(
-                "`classifier` must be given to tau_norm, got None. Pass Context(classifier=(layer.weight, layer.bias)) of "
-                "the model's last layer, or `classifier=` to a host's `correction`."
+                "`classifier` must be given to tau_norm, got None. Pass Context(classifier=(layer.weight, layer.bias)) "
+                "of the model's last layer, or `classifier=` to a host's `correction`."
             )
         weight, bias = context.classifier
         vectors = np.asarray(to_numpy(weight), np.float64)

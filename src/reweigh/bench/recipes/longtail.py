@@ -120,7 +120,6 @@ METHODS = (
     "class_balanced+rgd",
     "absgd",
     "class_weights",
-    "class_weights:power=0.5",
     "deferred",
     "ldam",
     "logit_adjusted",
