@@ -11,7 +11,7 @@ import pytest
 REPORTS = Path(__file__).parents[1] / "reports"
 #: The pages that each paragraph of the summary is about.
 PAGES = {
-    "Long tails": ("longtail",),
+    "Long tails": ("longtail", "longtail_earlier"),
     "Wrong labels": ("noise",),
     "Hidden groups": ("groups",),
     "Sharpness-aware minimisation": ("sam",),

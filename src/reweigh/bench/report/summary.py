@@ -13,9 +13,11 @@ from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.conclusions import Conclusion, conclusions
 from reweigh.bench.lab.results import ColumnResults, Results
 from reweigh.bench.lab.stats import Difference
+from reweigh.bench.lab.table import Table
 from reweigh.bench.report.numbers import shown, unit_of
 from reweigh.bench.report.opening import opening
 from reweigh.bench.report.verdict import verdict
+from reweigh.method import method
 
 #: Raised by one whenever a reader would have to know that something changed.
 FORMAT = 1
@@ -83,13 +85,23 @@ def _setting(results: Results, column: ColumnResults) -> dict[str, Any]:
                 "n": len(row.values),
                 "mean": sum(row.values) / len(row.values),
                 "paper": row.paper,
-                # Rows chosen by what the others do not see, such as group labels, are bounds and not rivals.
-                "knows_more": results.table.select_of(label) != results.table.select,
+                "knows_more": _knows_more(results.table, label),
                 "difference": _difference(d) if (d := column.differences.get(label)) is not None else None,
             }
             for label, row in column.rows.items()
         },
     }
+
+
+def _knows_more(table: Table, label: str) -> bool:
+    """Whether a row sees what the others do not, group labels or clean data: it is then a bound and not a rival."""
+    if table.select_of(label) != table.select:
+        return True
+    try:
+        own = method(table.row(label).method)
+    except ValueError:  # a control, which is named for what it explains
+        return False
+    return "meta_loader" in getattr(own.step, "needs", ())
 
 
 def _difference(d: Difference) -> dict[str, Any]:
