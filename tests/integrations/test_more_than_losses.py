@@ -208,7 +208,7 @@ def test_the_last_layer_goes_to_the_correction_of_a_trainer():
     weight = np.diag([1.0, 2.0, 4.0])
     correct = loss("rgd+tau_norm:tau=1").correction(logits, labels, classifier=(weight, None))
     np.testing.assert_allclose(correct(logits.numpy()), logits.numpy() / [1.0, 2.0, 4.0], rtol=1e-6)
-    with pytest.raises(ValueError, match="or `classifier=` to a host.s `correction`"):
+    with pytest.raises(ValueError, match=r"or `classifier=` to a host.s `correction`"):
         loss("rgd+tau_norm").correction(logits, labels)
 
 

@@ -16,7 +16,7 @@ from scipy import stats
 from reweigh.bench.lab import plan
 from reweigh.bench.lab import recipe as recipes
 from reweigh.bench.report.overview import OverviewPart, overview
-from reweigh.bench.report.summary import _knows_more
+from reweigh.bench.report.summary import knows_more
 
 ROOT = Path(__file__).parents[3]
 
@@ -161,4 +161,4 @@ def test_every_recipe_of_the_paper_has_a_claim(index: ModuleType) -> None:
 def test_rows_that_learn_from_clean_data_know_more():
     longtail = recipes.load("longtail").table("cpu")
     labels = [*longtail.methods, plan.NORMALISED, plan.SCALED_BASELINE]
-    assert [label for label in labels if _knows_more(longtail, label)] == ["fine_tune", "l2rw", "meta_weight_net"]
+    assert [label for label in labels if knows_more(longtail, label)] == ["fine_tune", "l2rw", "meta_weight_net"]

@@ -85,7 +85,7 @@ def _setting(results: Results, column: ColumnResults) -> dict[str, Any]:
                 "n": len(row.values),
                 "mean": sum(row.values) / len(row.values),
                 "paper": row.paper,
-                "knows_more": _knows_more(results.table, label),
+                "knows_more": knows_more(results.table, label),
                 "difference": _difference(d) if (d := column.differences.get(label)) is not None else None,
             }
             for label, row in column.rows.items()
@@ -93,7 +93,7 @@ def _setting(results: Results, column: ColumnResults) -> dict[str, Any]:
     }
 
 
-def _knows_more(table: Table, label: str) -> bool:
+def knows_more(table: Table, label: str) -> bool:
     """Whether a row sees what the others do not, group labels or clean data: it is then a bound and not a rival."""
     if table.select_of(label) != table.select:
         return True
