@@ -100,7 +100,7 @@ def longtail_indices(y: Array, imbalance: float, rng: np.random.Generator, *, n_
     return np.sort(np.concatenate(kept))
 
 
-def rank_within_class(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def rank_within_class(y: Array) -> Array:
     """The position of each example among those of its class, in the order given."""
     by_class = np.argsort(y, kind="stable")
     sizes = np.bincount(y)

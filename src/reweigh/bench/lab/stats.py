@@ -171,7 +171,7 @@ def _by_t(ours: Sequence[float], baseline: Sequence[float], *, primary: bool) ->
 
 
 def _without_spread(mean: float, rounding: float, *, n: int, smallest_p: float, primary: bool = False) -> Difference:
-    """A difference whose standard error would be zero, which is no certainty."""
+    """A difference whose standard error is zero, which does not make it certain."""
     mean = 0.0 if abs(mean) <= rounding else mean
     p, effect = (1.0, np.nan) if mean == 0 else (smallest_p, float(np.copysign(np.inf, mean)))
     return Difference(n=n, mean=mean, sd=0.0, low=mean, high=mean, effect=effect, p=p, primary=primary)

@@ -5,6 +5,7 @@ the loss look at exactly those labels. Does RGD lose, hold or gain against plain
 that turn away from large losses do? The paper's table: ResNet-32 on CIFAR-10 and CIFAR-100, 0, 20 and 40 % noise.
 
     reweigh run noise                         # digits, features of CIFAR-10 and Fashion-MNIST
+    reweigh run noise --only digits           # the columns with this in their names
     reweigh run noise --preset smoke          # seconds, digits
 
 The `cpu` preset: digits with an MLP, every method, 20 paired seeds, three rates each; the same on 10 000 images of
