@@ -98,3 +98,16 @@ def test_who_needs_features_that_are_being_computed_waits_for_them(monkeypatch, 
         np.testing.assert_array_equal(first.result(), second.result())
     assert len(calls) == 1
     assert [path.suffix for path in (tmp_path / "features").iterdir()] == [".npy"]
+
+
+def test_features_are_computed_on_every_core_though_runs_have_one_thread(monkeypatch, tmp_path):
+    monkeypatch.setenv("REWEIGH_CACHE", str(tmp_path))
+    monkeypatch.setattr(frozen.os, "sched_getaffinity", lambda process: range(3), raising=False)
+    monkeypatch.setattr(frozen.os, "cpu_count", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        np.testing.assert_array_equal(frozen.kept("threads", lambda: np.array([torch.get_num_threads()])), [3])
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

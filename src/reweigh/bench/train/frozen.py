@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,22 @@ def _from_cache(key: str, save: Callable[[Path], None]) -> Array:
         lock = path.with_suffix(".lock")
         with locked(lock):
             if not path.exists():
-                with replacing(path) as temporary:
+                with replacing(path) as temporary, _every_core():
                     save(temporary)
         lock.unlink(missing_ok=True)  # who still waits for it, or makes it anew, finds the array
     return _mapped(path)
+
+
+@contextlib.contextmanager
+def _every_core() -> Iterator[None]:
+    """Threads for all cores: runs have one each, but those that need the array are waiting."""
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(before, cores))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _path(key: str) -> Path:
