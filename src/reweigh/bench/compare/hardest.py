@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from reweigh.bench.compare.problem import Problem
-from reweigh.bench.compare.rows_shown import hardest_of, height, taken_for
+from reweigh.bench.compare.rows_shown import hardest_of, height, out_of_sample, taken_for
 from reweigh.bench.compare.splits import parts_of
 from reweigh.bench.files import write_atomically
 from reweigh.bench.lab.runs import Run
@@ -65,7 +65,8 @@ def write(
         What `trajectories` returns for these runs, where that is known already.
     """
     losses = trajectories(problem, runs) if losses is None else losses
-    ranking = suspects(losses, problem.labels)  # a regression compares each row with all
+    # A regression compares each row with all; classes have models that did not see a row, too.
+    ranking = suspects(losses, problem.labels, probabilities=out_of_sample(problem, runs))
     worst = hardest_of(ranking, MOST)
     moments = np.unique(np.linspace(0, len(losses) - 1, MOMENTS).round().astype(int))
     weights = _weights(weighed_by, losses[moments])

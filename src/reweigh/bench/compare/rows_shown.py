@@ -68,20 +68,28 @@ def height(problem: Problem) -> int:
 
 def taken_for(problem: Problem, runs: Sequence[Run]) -> dict[int, str]:
     """What models that did not see a row in training take it for: the class with the largest mean probability."""
-    if problem.regression:
+    chances = out_of_sample(problem, runs)
+    if chances is None:
         return {}
+    best = chances.argmax(1)
+    return {
+        int(i): f"{problem.classes[best[i]]} ({100 * chances[i, best[i]]:.0f} %)"
+        for i in np.flatnonzero(np.isfinite(chances[:, 0]))
+    }
+
+
+def out_of_sample(problem: Problem, runs: Sequence[Run]) -> Array | None:
+    """Mean probabilities of every class for every row by models that did not see it; NaN where there are none."""
+    if problem.regression:
+        return None
     total = np.zeros((height(problem), len(problem.classes)))
     for run in runs:
         if run.has_array("test_outputs"):
             outputs = run.array("test_outputs").astype(np.float64)
             chances = np.exp(outputs - outputs.max(1, keepdims=True))
             total[parts_of(problem, run.spec.seed).test] += chances / chances.sum(1, keepdims=True)
-    times = total.sum(1)
-    best = total.argmax(1)
-    return {
-        int(i): f"{problem.classes[best[i]]} ({100 * total[i, best[i]] / times[i]:.0f} %)"
-        for i in np.flatnonzero(times > 0)
-    }
+    times = total.sum(1, keepdims=True)
+    return np.where(times > 0, total / np.maximum(times, 1e-12), np.nan)
 
 
 def _table(ranking: Ranking, problem: Problem, worst: Sequence[int], taken: dict[int, str]) -> Figure:
@@ -98,10 +106,20 @@ def _table(ranking: Ranking, problem: Problem, worst: Sequence[int], taken: dict
         title="The hardest rows",
         markup=table(heads if labels is not None else [heads[0], *heads[3:]], rows, label="Hardest rows")
         or Markup("<p>No row was trained on.</p>"),
-        caption="Their loss stays farthest above that of their class through training. A wrong label, a missing column "
-        "and a rare case look alike here: look at them before you change or drop any. "
+        caption=f"{_sorted_by(ranking)} A wrong label, a missing column and a rare case look alike here: look at them "
+        "before you change or drop any. "
         + ("" if labels is None else "Taken for: by models that did not see the row in training. ")
         + f"{counted}The file hardest.csv has more of them, with the course of loss and weight.",
+    )
+
+
+def _sorted_by(ranking: Ranking) -> str:
+    if ranking.wrong is None:
+        return "Their loss stays farthest above that of their class through training."
+    called, of = int(ranking.wrong.called.sum()), int((ranking.kind != "never seen").sum())
+    return (
+        "Their labels were believed least, by the model in training and by models that did not see them. By both, "
+        + (f"{called:,} of {of:,} labels may well be wrong." if called else "no label stands out as wrong.")
     )
 
 

@@ -2,7 +2,8 @@
 
 A wrong label keeps a high loss while the rest of its class is learnt; a hard but rightly labelled example comes down
 late, or goes up and down. Every run keeps the newest loss of every example after every epoch (`loss_trajectory`); no
-further training is needed.
+further training is needed. Where models predicted the rows that they were not trained on, as in cross-validation,
+`reweigh.bench.lab.wrong_labels` decides with these.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from reweigh import _validate as validate
 from reweigh.bench.files import write_atomically
+from reweigh.bench.lab.wrong_labels import WrongLabels, wrong_labels
 from reweigh.bench.spreadsheet import harmless
 
 __all__ = ["SuspectKind", "PrecisionRecall", "Ranking", "Suspect", "precision_recall", "suspects", "write_csv"]
@@ -63,7 +65,8 @@ class Suspect:
 class Ranking(Sequence[Suspect]):
     """Examples, most suspicious first; rows are made when they are looked at.
 
-    `order` has the indices of the ranked examples, all other arrays have one entry for every example of the data.
+    `order` has the indices of the ranked examples, all other arrays have one entry for every example of the data;
+    `wrong` is what was made of `probabilities`, where these were given.
     """
 
     order: Array
@@ -76,6 +79,8 @@ class Ranking(Sequence[Suspect]):
     labels: Array | None
     compared_with_all: Array
     epochs: int
+    wrong: WrongLabels | None = None
+    probabilities: Array | None = None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -121,10 +126,22 @@ class Ranking(Sequence[Suspect]):
         )
         if self.kind[i] == "hard":
             text += f"; above the median by {peak:.2g} at its worst, by {self.excess[-1, i]:.2g} at the end"
+        if self.probabilities is not None and self.labels is not None and np.isfinite(self.probabilities[i, 0]):
+            own, others = self.probabilities[i, self.labels[i]], np.delete(self.probabilities[i], self.labels[i])
+            text += (
+                f"; models that did not see it give its label {100 * own:.0f} %, "
+                f"another one {100 * others.max(initial=0.0):.0f} %"
+            )
         return text
 
 
-def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, k: int | None = None) -> Ranking:
+def suspects(
+    trajectory: Array,
+    labels: Sequence[Any] | Array | None = None,
+    *,
+    probabilities: Array | None = None,
+    k: int | None = None,
+) -> Ranking:
     r"""Rank examples by how likely their label is wrong.
 
     In epoch t the example i of class c has the excess :math:`e_{it} = \max(\ell_{it} - m_{ct}, 0)` over the median
@@ -136,6 +153,9 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
     later half of training and has not fallen below half of its peak at the end; otherwise it is hard: its loss fell
     or varied.
 
+    With `probabilities` score and suspected label errors are those of `reweigh.bench.lab.wrong_labels` instead, which
+    finds far more of them and estimates how many there are; what the losses alone would suspect is hard then.
+
     Parameters
     ----------
     trajectory
@@ -143,6 +163,9 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
         `loss_trajectory` of a run.
     labels
         The labels that were trained on, `(n,)`; without them (regression) every example is compared with all.
+    probabilities
+        Of every class for every example by models that were not trained on it, `(n, C)`, NaN in rows without any.
+        Labels are whole numbers from 0 to C-1 then, and losses cross entropies.
     k
         How many examples to rank; all of them if not given.
 
@@ -175,14 +198,23 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
         validate.whole("k", k, 1)
     medians, hardest = _class_statistics(trajectory, groups)
     totals = _accumulate(trajectory, groups, medians, hardest)
+    wrong = None
+    if probabilities is not None:
+        if given is None:
+            raise TypeError("`probabilities` are of classes and need `labels`.")
+        probabilities = np.asarray(probabilities)
+        wrong = wrong_labels(given, probabilities, _mean_probability(trajectory))
     limit = DEVIATIONS * _deviation(totals.centred, totals.seen)
     # A run whose losses hardly differ has no suspects, however small its deviation is.
     score = totals.mean_excess / np.maximum(totals.mean_excess + limit, 1e-12)
+    kind = _kinds(score, totals, limit, wrong)
+    if wrong is not None:
+        score = wrong.score
     order = np.argsort(-score, kind="stable")
     return Ranking(
         order=order[:k],
         score=score,
-        kind=_kinds(score, totals, limit),
+        kind=kind,
         loss=totals.late_loss,
         class_median=totals.late_median,
         hardest_share=totals.hardest_share,
@@ -190,6 +222,8 @@ def suspects(trajectory: Array, labels: Sequence[Any] | Array | None = None, *, 
         labels=given,
         compared_with_all=with_all,
         epochs=len(trajectory),
+        wrong=wrong,
+        probabilities=probabilities,
     )
 
 
@@ -350,11 +384,26 @@ def _accumulate(trajectory: Array, groups: _Groups, medians: Array, hardest: Arr
     )
 
 
-def _kinds(score: Array, totals: _Totals, limit: float) -> Array:
-    later = totals.excess[len(totals.excess) // 2 :]
-    stays = (later > limit).all(0) & (totals.excess[-1] >= 0.5 * totals.excess.max(0))
-    kinds = np.where(score < 0.5, "ordinary", np.where(stays, "suspected label error", "hard"))
+def _kinds(score: Array, totals: _Totals, limit: float, wrong: WrongLabels | None) -> Array:
+    if wrong is None:
+        later = totals.excess[len(totals.excess) // 2 :]
+        stays = (later > limit).all(0) & (totals.excess[-1] >= 0.5 * totals.excess.max(0))
+        suspected = stays & (score >= 0.5)
+    else:
+        suspected = wrong.called
+    kinds = np.where(suspected, "suspected label error", np.where(score < 0.5, "ordinary", "hard"))
     return np.where(totals.seen, kinds, "never seen")
+
+
+def _mean_probability(trajectory: Array) -> Array:
+    """The mean probability of each label over the epochs that saw it; NaN where none did."""
+    total, seen = np.zeros(trajectory.shape[1]), np.zeros(trajectory.shape[1])
+    for row in trajectory:
+        losses = _finite(row)
+        visited = ~np.isnan(losses)
+        total += np.where(visited, np.exp(-np.maximum(losses, 0.0)), 0.0)
+        seen += visited
+    return np.where(seen > 0, total / np.maximum(seen, 1.0), np.nan)
 
 
 def _deviation(centred: Array, seen: Array) -> float:
