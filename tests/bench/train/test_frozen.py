@@ -10,12 +10,13 @@ import torch
 from sklearn.decomposition import PCA
 from torch import nn
 
-from reweigh.bench import catalogue
+from reweigh.bench import catalogue, models
 from reweigh.bench.catalogue.images import Dataset
 from reweigh.bench.draws.seeds import Seeds
 from reweigh.bench.recipes import longtail
 from reweigh.bench.recipes.kinds import supervised
 from reweigh.bench.train import frozen
+from reweigh.bench.train.pixels import as_tensor, normalize
 
 
 @pytest.fixture
@@ -69,6 +70,26 @@ def test_a_recipe_learns_from_features(colours, monkeypatch):
     assert task.x_train.shape[1:] == (8,)
     assert task.x_train.dtype == torch.float32
     assert len(task.x_test) == 100
+
+
+def test_folding_normalisations_into_convolutions_changes_nothing():
+    torch.manual_seed(0)
+    trunk = models.build("efficientnet_lite0", (3, 32, 32), 2).embed
+    for module in trunk.modules():
+        if isinstance(module, nn.BatchNorm2d):  # statistics and factors that are not those of a fresh network
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+            module.weight.data.uniform_(0.5, 2)
+            module.bias.data.normal_(0, 0.1)
+    images = np.random.default_rng(0).integers(0, 256, (70, 32, 32, 3), dtype=np.uint8)
+    pixels = normalize(as_tensor(images), frozen.IMAGENET_MEAN, frozen.IMAGENET_DEVIATION)
+    before = {name: value.clone() for name, value in trunk.state_dict().items()}
+    features = frozen.activations(trunk, images)
+    with torch.no_grad():
+        reference = trunk.double().eval()(pixels.double()).numpy()
+    np.testing.assert_allclose(features, reference, rtol=1e-3, atol=1e-4 * np.abs(reference).max())
+    trunk.float()
+    assert all(torch.equal(value, before[name]) for name, value in trunk.state_dict().items())  # the caller's own stays
 
 
 def test_pixels_are_not_augmented_where_none_are_learnt_from():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from reweigh.bench import models
 from reweigh.bench.catalogue.cache import cache_folder
@@ -70,7 +73,7 @@ def _from_cache(key: str, save: Callable[[Path], None]) -> Array:
 
 
 @contextlib.contextmanager
-def _every_core() -> Iterator[None]:
+def _every_core() -> Generator[None]:
     """Threads for all cores: runs have one each, but those that need the array are waiting."""
     before = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -100,7 +103,7 @@ def pretrained(model: str) -> Any:
 @torch.no_grad()
 def activations(trunk: nn.Module, images: Array, *, side: int = 0) -> Array:
     """The features of colour images, uint8 in NHWC order, enlarged to `side` pixels if it is given."""
-    trunk = trunk.eval().to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    trunk = _folded(trunk.eval()).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def outputs(part: Array) -> Array:
         pixels: Tensor = normalize(as_tensor(np.ascontiguousarray(part)), IMAGENET_MEAN, IMAGENET_DEVIATION)
@@ -109,6 +112,17 @@ def activations(trunk: nn.Module, images: Array, *, side: int = 0) -> Array:
         return trunk(pixels.contiguous(memory_format=torch.channels_last)).numpy()
 
     return np.concatenate([outputs(images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)])
+
+
+def _folded(trunk: nn.Module) -> nn.Module:
+    """A copy whose convolutions do what their normalisations did: a third less time on a processor."""
+    trunk = copy.deepcopy(trunk)
+    for chain in [module for module in trunk.modules() if isinstance(module, nn.Sequential)]:
+        layers = list(chain)
+        for i, (layer, following) in enumerate(itertools.pairwise(layers)):
+            if isinstance(layer, nn.Conv2d) and isinstance(following, nn.BatchNorm2d):
+                chain[i], chain[i + 1] = fuse_conv_bn_eval(layer, following), nn.Identity()
+    return trunk
 
 
 def vectors(dataset: Dataset, encoder: str) -> Dataset:
