@@ -83,6 +83,7 @@ def test_values_take_the_type_of_their_field():
     assert type(objective.tau) is float
     assert method("rgd:tau=none,gamma=-1").objective == reweigh.RGD(tau=None, gamma=-1.0)
     assert method("rgd:tau=1e+1").objective.tau == 10.0
+    assert method("focal+rgd:tau=+3+sam") == method("focal+rgd:tau=3+sam")
 
 
 def test_a_tuple_survives_the_text():

@@ -313,13 +313,8 @@ def _not_installed(name: str, package: str | None, extra: str | None) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between plus signs; a plus inside a number (`1e+3`) belongs to the number."""
-    parts: list[str] = []
-    for piece in text.split("+"):
-        if parts and parts[-1][-1:] in "eE" and parts[-1][-2:-1].isdigit() and piece[:1].isdigit():
-            parts[-1] += "+" + piece
-        else:
-            parts.append(piece.strip())
+    """The parts between plus signs; a plus inside or before a number (`1e+3`, `tau=+3`) belongs to the number."""
+    parts = [part.strip() for part in re.split(r"(?<!\d[eE])(?<!=)\+|(?<=[eE=])\+(?![\d.])", text)]
     if not all(parts):
         raise ValueError(f"a method is written name:key=value joined by '+', got {text!r}.")
     return parts

@@ -90,8 +90,9 @@ def test_what_is_missing_is_named():
 
 
 @pytest.mark.parametrize("array", [np.asarray, torch.tensor])
-def test_a_unit_beyond_the_data_is_named(array):
+@pytest.mark.parametrize(("index", "given"), [((3, 10), "3 to 10"), ((3, -1), "-1 to 3")])
+def test_a_unit_outside_the_data_is_named(array, index, given):
     objective = Gain(n=10)
     losses = array([1.0, 2.0])
-    with pytest.raises(IndexError, match=r"`index` must lie in \[0, 10\), got 10 .*n=len\(dataset\)"):
-        objective.apply(losses, objective.init(), index=array([3, 10]))
+    with pytest.raises(IndexError, match=rf"`index` must lie in \[0, 10\), got {given} .*n=len\(dataset\)"):
+        objective.apply(losses, objective.init(), index=array(index))

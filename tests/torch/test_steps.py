@@ -18,11 +18,13 @@ import reweigh
 from reweigh.torch.losses import MSE, CrossEntropy
 from reweigh.torch.steps import (
     CRT,
+    ELR,
     L2RW,
     RECOVER,
     SAM,
     Closure,
     Coteaching,
+    FineTune,
     MetaWeightNet,
     Plain,
     Projected,
@@ -105,6 +107,39 @@ def test_accumulation_of_two_micro_batches_equals_one_batch(step):
                 for half in (slice(0, 4), slice(4, 8))
             ],
         )
+        torch.testing.assert_close(a, b)
+    assert_same(snapshot(whole), snapshot(parts))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        CRT(share=0.9, steps=3, class_counts=(3, 3, 1, 1)),
+        Coteaching(forget=0.0, steps=3),
+        ELR(n=8),
+        FineTune(share=0.9, steps=3),
+    ],
+    ids=lambda step: type(step).__name__,
+)
+def test_micro_batches_count_by_their_rows(step):
+    (inputs, target), clean = data(8, dtype=torch.float64), data(4, seed=1, dtype=torch.float64)
+    whole, parts = network(dtype=torch.float64, norm=False), network(dtype=torch.float64, norm=False)
+    one, two = step.start(whole), step.start(parts)
+    first, second = sgd(whole, 0.5), sgd(parts, 0.5)
+
+    def closure(model, rows, clean_rows):
+        return Closure(
+            model=model,
+            batch=(inputs[rows], target[rows]),
+            losses=CrossEntropy(),
+            objective=lambda losses: losses.sum() / 8,
+            meta_batch=(clean[0][clean_rows], clean[1][clean_rows]),
+            index=torch.arange(8)[rows],
+        )
+
+    for _ in range(3):
+        a = one.step(first, closure(whole, slice(8), slice(4)))
+        b = two.step(second, [closure(parts, slice(5), slice(1)), closure(parts, slice(5, 8), slice(1, 4))])
         torch.testing.assert_close(a, b)
     assert_same(snapshot(whole), snapshot(parts))
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reweigh import _validate as validate
-from reweigh._array import Array, cast, is_floating, is_jax, namespace, put
+from reweigh._array import Array, cast, is_floating, is_jax, is_readable, namespace, put
 from reweigh.objectives._base import Objective, State, Weighed, required
 from reweigh.objectives._measure import amounts_of
 
@@ -94,13 +94,14 @@ class Gain(Objective):
         """Two over one plus the exponential of the gain; one at a first visit."""
         xp = namespace(losses)
         where = _whole(required(self, "index", index))
-        try:
-            last = cast(state["last"][where], losses.dtype)
-        except IndexError as error:  # where looking at values costs nothing; a device reports it in its own way
+        size = state["last"].shape[0]
+        # Where looking at values costs nothing; a device reports large ones in its own way. Negative ones would wrap.
+        if is_readable(where) and where.shape[0] and not (int(where.min()) >= 0 and int(where.max()) < size):
             raise IndexError(
-                f"`index` must lie in [0, {state['last'].shape[0]}), got {int(where.max())} in {self!r}. Give "
+                f"`index` must lie in [0, {size}), got {int(where.min())} to {int(where.max())} in {self!r}. Give "
                 "n=len(dataset)."
-            ) from error
+            )
+        last = cast(state["last"][where], losses.dtype)
         known = xp.isfinite(last)
         gain = xp.where(known, last, losses) - losses
         # Beyond these the sigmoid is flat, and its exponential would overflow.

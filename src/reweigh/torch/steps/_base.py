@@ -207,6 +207,12 @@ def with_losses(
     return tuple(closures)
 
 
+def row_shares(batches: Iterable[tuple[Tensor, Tensor]]) -> list[float]:
+    """Each micro-batch's share of the rows of the step, by which means over micro-batches add up to one over all."""
+    counts = [len(targets) for _, targets in batches]
+    return [count / max(sum(counts), 1) for count in counts]
+
+
 def refuse_scaler(scaler: GradScaler | None, who: str) -> None:
     """Steps that differentiate or remember gradients have no use for scaled ones."""
     if scaler is not None and scaler.is_enabled():

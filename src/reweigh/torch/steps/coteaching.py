@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from reweigh import _validate as validate
-from reweigh.torch.steps._base import Closures, Step, Stepper, refuse_scaler, unwrapped, with_losses
+from reweigh.torch.steps._base import Closures, Step, Stepper, refuse_scaler, row_shares, unwrapped, with_losses
 
 __all__ = ["Coteaching"]
 
@@ -113,14 +113,14 @@ class LiveCoteaching(Stepper):
         optimizer.zero_grad(set_to_none=True)
         twin_optimizer.zero_grad(set_to_none=True)
         total, weights = torch.zeros(()), []
-        for one in closures:
+        for one, share in zip(closures, row_shares(one.batch for one in closures), strict=True):
             theirs = one.losses_of(self.twin, one.batch)
             ours = one.unit_losses()
             kept = max(int((1.0 - self.rate) * len(ours) * (1.0 + 1e-6)), 1)
             by_them, by_us = (losses.detach().argsort()[:kept] for losses in (theirs, ours))
-            loss = ours[by_them].mean() / len(closures)
-            torch.autograd.backward([loss, theirs[by_us].mean() / len(closures)])
-            weights.append(torch.zeros_like(ours.detach()).scatter(0, by_them, 1.0 / (kept * len(closures))))
+            loss = share * ours[by_them].mean()
+            torch.autograd.backward([loss, share * theirs[by_us].mean()])
+            weights.append(torch.zeros_like(ours.detach()).scatter(0, by_them, share / kept))
             total = total.to(loss.device) + loss.detach()
         optimizer.step()
         twin_optimizer.step()

@@ -15,7 +15,7 @@ from reweigh import _validate as validate
 from reweigh.torch._classifier import last_layer
 from reweigh.torch.losses._base import PerClass, counts_of
 from reweigh.torch.losses.class_weights import ClassWeights
-from reweigh.torch.steps._base import Closure, Closures, Step, descend, unwrapped, update, with_losses
+from reweigh.torch.steps._base import Closure, Closures, Step, descend, row_shares, unwrapped, update, with_losses
 from reweigh.torch.steps._stages import LiveStages, known_steps
 
 __all__ = ["CRT"]
@@ -102,7 +102,8 @@ class LiveCRT(LiveStages):
         if self.done == self.until:
             self._begin_anew(optimizer)
         if late:
-            closures = tuple(self._balanced(one, len(closures)) for one in closures)
+            shares = row_shares(one.batch for one in closures)
+            closures = tuple(self._balanced(one, share) for one, share in zip(closures, shares, strict=True))
         optimizer.zero_grad(set_to_none=True)
         loss = descend(closures, scaler)
         if late:
@@ -121,6 +122,6 @@ class LiveCRT(LiveStages):
                 parameter.zero_()
                 optimizer.state.pop(parameter, None)
 
-    def _balanced(self, one: Closure, parts: int) -> Closure:
+    def _balanced(self, one: Closure, share: float) -> Closure:
         target = one.batch[1]
-        return replace(one, objective=lambda losses: (self.class_weights.of(target) * losses).mean() / parts)
+        return replace(one, objective=lambda losses: share * (self.class_weights.of(target) * losses).mean())

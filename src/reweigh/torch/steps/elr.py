@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from reweigh import _validate as validate
 from reweigh._array import widen
-from reweigh.torch.steps._base import Closure, Closures, Step, Stepper, descend, update, with_losses
+from reweigh.torch.steps._base import Closure, Closures, Step, Stepper, descend, row_shares, update, with_losses
 
 __all__ = ["ELR"]
 
@@ -100,11 +100,12 @@ class LiveELR(Stepper):
         """Remember what is predicted, then gradient and update."""
         closures = with_losses(closure, "ELR", "it looks at predictions, and remembers them by row", index=True)
         optimizer.zero_grad(set_to_none=True)
-        loss = descend([lambda one=one: self._loss(one, len(closures)) for one in closures], scaler)
+        shares = zip(closures, row_shares(one.batch for one in closures), strict=True)
+        loss = descend([lambda one=one, share=share: self._loss(one, share) for one, share in shares], scaler)
         update(optimizer, scaler)
         return loss
 
-    def _loss(self, one: Closure, parts: int) -> Tensor:
+    def _loss(self, one: Closure, share: float) -> Tensor:
         """The closure's own loss and the regulariser, which is the mean over the rows of all parts."""
         inputs, target = one.batch
         with one.context():
@@ -115,7 +116,7 @@ class LiveELR(Stepper):
         assert one.index is not None
         probabilities = widen(output).softmax(1).clamp(_LEAST, 1.0 - _LEAST)
         agreement = (self._remember(one.index, probabilities.detach()) * probabilities).sum(1)
-        return one.objective(losses) + self.settings.lam * torch.log1p(-agreement).mean() / parts
+        return one.objective(losses) + share * self.settings.lam * torch.log1p(-agreement).mean()
 
     def _remember(self, index: Tensor, seen: Tensor) -> Tensor:
         """The rows' moving averages, once they have taken these predictions in."""

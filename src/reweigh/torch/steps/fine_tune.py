@@ -11,7 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from reweigh import _validate as validate
-from reweigh.torch.steps._base import Closures, Step, descend, update, with_losses
+from reweigh.torch.steps._base import Closures, Step, descend, row_shares, update, with_losses
 from reweigh.torch.steps._stages import LiveStages, known_steps
 
 __all__ = ["FineTune"]
@@ -75,11 +75,11 @@ class LiveFineTune(LiveStages):
         closures = with_losses(closure, "FineTune", "the last steps are made on a meta batch", meta=True)
         if self.late:
             # The objective belongs to the training batch (its class weights, its state): clean data needs none.
-            share = 1.0 / len(closures)
+            clean = [(one, one.meta_batch) for one in closures if one.meta_batch is not None]
+            shares = zip(clean, row_shares(batch for _, batch in clean), strict=True)
             closures = tuple(
-                replace(c, batch=c.meta_batch, objective=lambda losses: losses.mean() * share)
-                for c in closures
-                if c.meta_batch is not None
+                replace(one, batch=batch, objective=lambda losses, share=share: share * losses.mean())
+                for (one, batch), share in shares
             )
         optimizer.zero_grad(set_to_none=True)
         loss = descend(closures, scaler)
