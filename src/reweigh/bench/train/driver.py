@@ -7,6 +7,7 @@ device. Nothing is read from the device inside a step: what steps saw stays ther
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,8 @@ from reweigh.torch.averages import Averager
 
 Floats = np.ndarray[Any, Any]
 
+#: Training between two checkpoints. Saving waits for the disk, which would be a tenth of the time of short epochs.
+SECONDS_APART = 2.0
 #: After so many broken batches in a row it is the model that is broken, and no other batch can fix it.
 _MOST_SKIPPED = 10
 
@@ -156,10 +159,11 @@ class Checkpoints(ABC):
 
 
 class WholeCheckpoints(Checkpoints):
-    """All of the state in one file of the run, after each epoch."""
+    """All of the state in one file of the run, after epochs that end some time after the last file."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
+        self.saved = time.monotonic()
 
     def load(self, driver: Driver) -> None:
         """Read the file; raises `UnusableCheckpointError` if it does not fit, after which the driver cannot be used."""
@@ -170,8 +174,10 @@ class WholeCheckpoints(Checkpoints):
             raise UnusableCheckpointError(f"the checkpoint does not fit the training: {error!r}") from error
 
     def save(self, driver: Driver) -> None:
-        """Replace the file."""
-        self.writer.checkpoint(driver.state())
+        """Replace the file, unless that would take longer than to train again what it saves."""
+        if time.monotonic() - self.saved >= SECONDS_APART:
+            self.writer.checkpoint(driver.state())
+            self.saved = time.monotonic()
 
 
 class NoCheckpoints(Checkpoints):
@@ -190,7 +196,7 @@ class NoCheckpoints(Checkpoints):
 
 
 def fit(program: Program, writer: Writer, *, scale: Floats | None = None) -> Iterator[Record]:
-    """Train, yielding one record per epoch; resumes from a checkpoint, and leaves one after each epoch.
+    """Train, yielding one record per epoch; resumes from a checkpoint, and leaves one every few seconds.
 
     One training on several processes is driven by this on each of them; all yield the same records, process 0 keeps
     them.
