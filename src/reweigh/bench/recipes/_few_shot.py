@@ -17,7 +17,7 @@ from reweigh.bench.train.programs.episodes import Episodes, Floats, TaskPool, Ta
 from reweigh.bench.train.records import ArrayWriter, Record
 
 #: Tasks that are looked at together.
-_AT_ONCE = 16
+_AT_ONCE = 4
 #: Tasks of each run whose pictures are kept for the report.
 _PICTURES = 24
 #: The one seed of the frozen pools, whatever the seed of a run.

@@ -82,6 +82,8 @@ class Settings:
         Sizes of the frozen pools.
     precision
         `"float32"`, or `"bfloat16"` for mixed precision.
+    final_only
+        Whether test tasks are looked at in the end alone, where no epoch is chosen.
     """
 
     algorithm: str = "maml"
@@ -108,6 +110,7 @@ class Settings:
     val_tasks: int = 200
     test_tasks: int = 1024
     precision: Precision = field(default="float32", metadata=LATER)
+    final_only: bool = field(default=False, metadata=LATER)
 
 
 PRESETS = {
@@ -115,7 +118,7 @@ PRESETS = {
         data="digits", rotations=False, ways=2, queries=3, width=8, downsample="stride", epochs=2, steps=4, tasks=4,
         val_tasks=16, test_tasks=64,
     ),
-    "cpu": Settings(),
+    "cpu": Settings(final_only=True),
     "paper": Settings(
         queries=15, width=64, batched=False, lr=1e-3, schedule="constant", epochs=150, steps=100,
         tasks=32,
@@ -260,6 +263,7 @@ def train(
         milestones=(0.2, 0.4, 0.6, 0.8),
         decay=0.5,
         precision=settings.precision,
+        final_only=settings.final_only,
     )
     algorithm = _algorithm(settings)
     program = MetaLearning(tasks, algorithm, model, method, training, seeds, writer, every=settings.steps)

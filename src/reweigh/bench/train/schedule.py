@@ -45,6 +45,7 @@ class OptimizerPlan:
     final_only
         Whether supervised trainings are scored at their end alone, where no epoch is chosen. They then keep their
         outputs on validation and test rows as the arrays `val_outputs` and `test_outputs`. Averages are scored always.
+        Meta-trainings look at validation tasks all the same, and at test tasks in the end.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"

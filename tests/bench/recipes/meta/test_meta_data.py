@@ -14,7 +14,7 @@ from PIL import Image
 from reweigh.bench import catalogue, models
 from reweigh.bench.draws.few_shot import class_split, draw_tasks, sha256_of_tasks
 from reweigh.bench.draws.seeds import Seeds
-from reweigh.bench.models.conv4 import BatchStatistics
+from reweigh.bench.models.conv4 import BatchStatistics, Pool
 from reweigh.bench.recipes._few_shot import ImageTasks, Shape
 
 #: sha256 of the frozen test pools: 423 characters, 20 drawings each; 5 and 20 ways, 1 shot, 15 queries.
@@ -259,6 +259,15 @@ def test_batch_statistics_are_batch_normalisation_without_a_memory():
             layer.bias.copy_(torch.tensor([0.1, -0.2, 0.3]))
     assert torch.allclose(own(x), theirs(x), atol=1e-12)
     torch.autograd.gradgradcheck(own, x)
+
+
+@pytest.mark.parametrize("side", [4, 7])
+def test_pooling_is_the_same_with_and_without_gradients(side):
+    x = torch.randn(3, 2, 5, side, side, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.MaxPool2d(2)(x.flatten(0, 1)).unflatten(0, (3, 2))
+    assert torch.equal(torch.func.vmap(Pool())(x), expected)
+    with torch.no_grad():
+        assert torch.equal(torch.func.vmap(Pool())(x), expected)
 
 
 @pytest.mark.parametrize(("shape", "downsample", "features"), [((1, 28, 28), "pool", 64), ((3, 84, 84), "pool", 1600),

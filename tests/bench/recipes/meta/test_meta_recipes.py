@@ -170,6 +170,15 @@ def test_a_diverged_validation_never_counts_as_best():
     ]  # fmt: skip
 
 
+def test_test_tasks_are_looked_at_once_where_no_epoch_is_chosen(tmp_path):
+    often, seen = run("meta", tmp_path, "mean", 0, label="often")
+    once, last = run("meta", tmp_path, "mean", 0, label="once", final_only=True)
+    assert ["test/accuracy" in record for record in last] == [False] * (len(last) - 1) + [True]
+    assert all("val/accuracy" in record for record in last)
+    assert last[-1]["test/accuracy"] == seen[-1]["test/accuracy"] == pytest.approx(once.array("task_scores").mean())
+    assert often.spec.id != once.spec.id
+
+
 def test_many_at_once_are_what_each_is_alone(tmp_path):
     """Other methods, rates, seeds and a scale next to it change nothing but the last digits."""
     settings, scale = SMOKE["sinusoid"], np.linspace(1.0, 2.0, 40, dtype=np.float32)

@@ -131,26 +131,31 @@ class Tasks(ABC):
         return {}
 
     def keep(self, keeper: ArrayWriter, scores: Floats, outputs: Tensor) -> None:
-        """Keep what a report wants of the test pool; called whenever validation is at its best so far."""
+        """Keep what a report wants of the test pool; called when an epoch is the one to report, as far as is known."""
         keeper.array("task_scores", scores.astype(np.float32))
 
 
 class TaskEvaluation:
-    """How one training does on the frozen pools, and its best validation so far."""
+    """How one training does on the frozen pools, and its best validation so far.
 
-    def __init__(self, tasks: Tasks, algorithm: TaskLearner, device: torch.device) -> None:
-        self.tasks, self.algorithm, self.device = tasks, algorithm, device
+    With `final_only` no epoch is chosen, and the test pool is looked at in the end alone.
+    """
+
+    def __init__(
+        self, tasks: Tasks, algorithm: TaskLearner, device: torch.device, *, final_only: bool = False
+    ) -> None:
+        self.tasks, self.algorithm, self.device, self.final_only = tasks, algorithm, device, final_only
         self.best: float | None = None
 
     def look(self, model: nn.Module, keeper: ArrayWriter, *, last: bool) -> Record:
-        """Validation scores; test scores too where validation is at its best so far, or at the end.
+        """Validation scores; test scores too at the end, and where an epoch is chosen, if it is the best so far.
 
         The test pool is looked at nowhere else, since no other record can be chosen.
         """
         name = self.tasks.score
         scores, losses, _ = self._score(model, "val")
         record: Record = {f"val/{name}": float(scores.mean()), "val/loss": float(losses.mean())}
-        best = self.is_best(float(scores.mean()))
+        best = last if self.final_only else self.is_best(float(scores.mean()))
         if best or last:
             scores, losses, outputs = self._score(model, "test")
             record |= {f"test/{name}": float(scores.mean()), "test/loss": float(losses.mean())}
@@ -194,7 +199,7 @@ class MetaLearning(Program):
         The objective over tasks; optimiser and schedule of the outer loop, whose batch size is the number of tasks of a
         meta-batch.
     keeper
-        Where results on the test pool go whenever validation is at its best so far.
+        Where results on the test pool go when an epoch is the one to report, as far as is known.
     every
         Meta-batches of an epoch, after each of which validation tasks are looked at.
     device
@@ -223,7 +228,7 @@ class MetaLearning(Program):
         self.every, self.steps = every, every * training.epochs
         self.objectives = (LiveObjective(objective_of(method, algorithm, self.steps)),)
         self.optimizer = training.build(self.module)
-        self.watch = TaskEvaluation(tasks, algorithm, self.device)
+        self.watch = TaskEvaluation(tasks, algorithm, self.device, final_only=training.final_only)
 
     def epoch(self, number: int) -> AbstractContextManager[Any]:
         """A stream for each epoch: what is drawn does not depend on where a run was interrupted."""
@@ -301,7 +306,9 @@ class StackedMetaLearning(StackedDriver[Peer]):
         self.task_objectives = [objective_of(member.method, algorithm, steps) for member in members]
         self.states = [objective.init() for objective in self.task_objectives]
         super().__init__(members, self.task_objectives, [p.detach() for p in stacked.values()], every)
-        self.watches = [TaskEvaluation(tasks, algorithm, self.device) for _ in members]
+        self.watches = [
+            TaskEvaluation(tasks, algorithm, self.device, final_only=members[0].training.final_only) for _ in members
+        ]
 
     def take_epoch(self, epoch: int) -> Iterator[tuple[None, Tensor, Tensor]]:
         """Learn from some meta-batches; members of one seed learn from the same."""
