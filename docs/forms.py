@@ -1,0 +1,75 @@
+"""Which form of RGD gained what, read from the reports: `python docs/forms.py` writes the table.
+
+It stands in docs/choosing_tau.md, between the marks `<!-- forms -->` and `<!-- /forms -->`: a line for each page that has
+a summary in JSON and each kind of model on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from reweigh.bench.lab import plan
+from reweigh.bench.report import read_summary
+from reweigh.bench.report.numbers import typeset
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "choosing_tau.md"
+MARKS = re.compile(r"(<!-- forms -->\n).*?(<!-- /forms -->)", re.DOTALL)
+#: Pages whose controls are compared, by the optimiser that trained them.
+PAGES = {
+    "longtail": "SGD", "noise": "SGD", "groups": "SGD", "tabular": "Adam", "meta": "Adam", "gpt": "Adam",
+    "domains": "Adam",
+}  # fmt: skip
+FORMS = {
+    "rgd": "as published, tuned",
+    plan.AT_PLAIN_RATE: "as published, plain training's rate",
+    plan.NORMALISED: "mean weight one, plain training's rate",
+    plan.SCALED_BASELINE: "plain training, RGD's mean weight",
+}
+RULE = """Points above plain training, which is tuned alike: the mean over settings, and in how many of them the 95 %
+interval lies above zero (▲) or below (▼); nothing here is corrected for the number of comparisons.
+"""
+
+
+def gains(settings: Sequence[Mapping[str, Any]], label: str, scale: float) -> str:
+    """What a form gained, in short; a dash where no setting has it."""
+    found = [d for s in settings if (d := s["rows"].get(label, {}).get("difference")) and d["low"] is not None]
+    if not found:
+        return "–"
+    better = sum(min(scale * d["low"], scale * d["high"]) > 0 for d in found)
+    worse = sum(max(scale * d["low"], scale * d["high"]) < 0 for d in found)
+    counts = f"▲ {better}" + (f" ▼ {worse}" if worse else "") + f" of {len(found)}"
+    return typeset(f"{round(scale * fmean(d['mean'] for d in found), 2) + 0.0:+.2f} ({counts})")
+
+
+def lines() -> Iterator[str]:
+    """The table, line by line."""
+    yield f"| optimiser | page | model | {' | '.join(FORMS.values())} |"
+    yield "|---" * (3 + len(FORMS)) + "|"
+    for name, optimiser in PAGES.items():
+        path = ROOT / "reports" / f"{name}.json"
+        for experiment in read_summary(path) if path.exists() else ():
+            if experiment["recipe"] != name or not experiment["unit"]["points"]:
+                continue  # nats and squared errors are no points
+            scale = experiment["unit"]["scale"] * (-1 if experiment["smallest"] else 1)
+            for model in dict.fromkeys(setting["model"] for setting in experiment["settings"]):
+                own = [setting for setting in experiment["settings"] if setting["model"] == model]
+                cells = [gains(own, label, scale) for label in FORMS]
+                yield f"| {optimiser} | [{name}](results.md) | {model or '–'} | {' | '.join(cells)} |"
+
+
+def written() -> str:
+    """The page with the table of now."""
+    text = PAGE.read_text()
+    if not MARKS.search(text):
+        raise ValueError(f"{PAGE.name} has no marks <!-- forms --> and <!-- /forms --> to write between.")
+    block = "\n".join(lines())
+    return MARKS.sub(lambda marks: f"{marks[1]}{block}\n\n{RULE}{marks[2]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written())
