@@ -1,7 +1,7 @@
 """Which form of RGD gained what, read from the reports: `python docs/forms.py` writes the table.
 
-It stands in docs/choosing_tau.md, between the marks `<!-- forms -->` and `<!-- /forms -->`: a line for each page that has
-a summary in JSON and each kind of model on it.
+It stands in docs/choosing_tau.md, between the marks `<!-- forms -->` and `<!-- /forms -->`: a line for each page that
+has a summary in JSON and each kind of model on it.
 """
 
 from __future__ import annotations

@@ -63,6 +63,21 @@ def train(recipe, settings, text, folder, seed=0):
     return run, records
 
 
+def test_seeds_that_train_on_more_examples_are_programs_of_their_own():
+    """Splits of drawn examples are rounded by class."""
+    settings = dataclasses.replace(noise.PRESETS["smoke"], rows=305, epochs=2)
+    sizes = [len(noise.task(settings, Seeds(seed)).x_train) for seed in range(12)]
+    assert len(set(sizes)) > 1, "the test needs splits of different sizes"
+    members = [(settings, method("rgd"), seed, None) for seed in range(12)]
+    assert len({noise.group(*member[:2]) for member in members}) == 1
+    together = list(noise.train_group(members))
+    assert len(together) == 2
+    for k in (sizes.index(min(sizes)), sizes.index(max(sizes))):
+        alone = list(noise.train_group([members[k]]))
+        assert together[-1][k]["train/loss"] == pytest.approx(alone[-1][0]["train/loss"], rel=1e-5)
+        assert len(together[-1][k]["arrays"]["loss_trajectory"][0]) == sizes[k]
+
+
 @pytest.mark.parametrize(
     ("recipe", "text", "why"),
     [

@@ -31,7 +31,6 @@ from reweigh.bench.train.driver import fit
 from reweigh.bench.train.precision import Precision
 from reweigh.bench.train.programs import boosting as boosters
 from reweigh.bench.train.scores import Metric, ScoringRules
-from reweigh.bench.train.task import Task
 from reweigh.method import Method, method
 from reweigh.post import Threshold
 
@@ -277,19 +276,6 @@ def group(settings: Settings, method: Method) -> str | None:
 
 
 def train_group(members: Sequence[Trainee]) -> Iterator[list[Record]]:
-    """Many trainings at once; splits whose tables became matrices of other widths are separate programs."""
+    """Many trainings at once."""
     settings: Settings = members[0][0]
-
-    def task_of(seed: int) -> Task:
-        return tasks.task(settings.split(seed))
-
-    alike: dict[Any, list[int]] = {}
-    for k, (_, _, seed, _) in enumerate(members):
-        alike.setdefault(tuple(task_of(seed).x_train.shape), []).append(k)
-    programs = [(chosen, supervised.train_together([members[k] for k in chosen], task_of)) for chosen in alike.values()]
-    for _ in range(settings.epochs):
-        records: list[Record] = [{} for _ in members]
-        for chosen, program in programs:
-            for k, record in zip(chosen, next(program), strict=True):
-                records[k] = record
-        yield records
+    return supervised.train_together(members, lambda seed: tasks.task(settings.split(seed)))

@@ -119,7 +119,24 @@ def recipe(make_task: MakeTask) -> Hooks:
 
 
 def train_together(members: Sequence[Trainee], task_of: Callable[[int], Task]) -> Iterator[list[Record]]:
-    """Trainings that share everything but seeds and numbers, as one program."""
+    """Trainings that share everything but seeds and numbers, as one program for each shape of their data.
+
+    A split of drawn examples rounds by class, so that one seed may train on an example more than another; and a table
+    may become a wider matrix in one split than in another.
+    """
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for k, (_, _, seed, _) in enumerate(members):
+        alike.setdefault(tuple(task_of(seed).x_train.shape), []).append(k)
+    programs = [(chosen, _as_one([members[k] for k in chosen], task_of)) for chosen in alike.values()]
+    for _ in range(members[0][0].epochs):
+        records: list[Record] = [{} for _ in members]
+        for chosen, program in programs:
+            for k, record in zip(chosen, next(program), strict=True):
+                records[k] = record
+        yield records
+
+
+def _as_one(members: Sequence[Trainee], task_of: Callable[[int], Task]) -> Iterator[list[Record]]:
     trainings = [
         Member(task=task_of(seed), method=method, training=own.training(), seeds=Seeds(seed), scale=scale)
         for own, method, seed, scale in members

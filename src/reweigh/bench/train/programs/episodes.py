@@ -141,9 +141,7 @@ class TaskEvaluation:
     With `final_only` no epoch is chosen, and the test pool is looked at in the end alone.
     """
 
-    def __init__(
-        self, tasks: Tasks, algorithm: TaskLearner, device: torch.device, *, final_only: bool = False
-    ) -> None:
+    def __init__(self, tasks: Tasks, algorithm: TaskLearner, device: torch.device, *, final_only: bool = False) -> None:
         self.tasks, self.algorithm, self.device, self.final_only = tasks, algorithm, device, final_only
         self.best: float | None = None
 
