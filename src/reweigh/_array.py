@@ -218,7 +218,7 @@ def repeat(step: Callable[..., tuple[Array, ...]], state: tuple[Array, ...], tim
 
     A device would have to be waited for to know it: there all steps are made, and those too many must change nothing.
     """
-    known = isinstance(state[-1], (np.ndarray, np.generic))
+    known = isinstance(state[-1], np.generic) or is_readable(state[-1])
     if not known and is_jax(state[-1]):
         jax: Any = sys.modules["jax"]
         count = namespace(state[-1]).zeros((), "int32")

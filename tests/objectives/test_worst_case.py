@@ -9,12 +9,14 @@ import warnings
 import cvxpy as cp
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
 import reweigh.objectives
 from reweigh import Context, method
+from reweigh._array import repeat
 from reweigh.objectives.chi2_dro import Chi2DRO
 from reweigh.objectives.cvar import CVaR
 from reweigh.objectives.doro import DORO
@@ -372,3 +374,21 @@ def test_bounded_objectives_give_no_warning_whatever_the_losses(objective, measu
         amounts = None if measure is None else np.array(measure, np.float32)
         objective.weigh(np.array(losses, np.float32), (), measure=amounts)
     assert not CVaR(alpha=0.3, reg=1.0).bounded
+
+
+@pytest.mark.parametrize("number", [np.float64, torch.tensor], ids=["numpy", "torch"])
+def test_steps_end_when_they_are_done_where_that_can_be_read(number):
+    """On a device, or in a traced program, all of them are made, and change nothing."""
+    taken = []
+
+    def halve(_, x):
+        taken.append(x)
+        return x / 2 < 0.1, torch.where(x < 0.1, x, x / 2) if torch.is_tensor(x) else x / 2
+
+    start = number(1.0)
+    assert float(repeat(halve, (start < 0, start), 40)[-1]) == 0.0625
+    assert len(taken) == 4
+    if number is torch.tensor:
+        taken.clear()
+        assert torch.vmap(lambda x: repeat(halve, (x < 0, x), 40)[-1])(torch.ones(3)).tolist() == [0.0625] * 3
+        assert len(taken) == 40

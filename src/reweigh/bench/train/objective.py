@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reweigh.objectives import Objective
-from reweigh.objectives._base import beside, descend, state_like
+from reweigh.objectives._base import beside, descend, state_like, weigh
 
 
 class LiveObjective:
@@ -38,9 +38,8 @@ class LiveObjective:
         """The loss to descend."""
         self.losses = losses.detach()
         seen = beside(self.objective, self.losses, signal, index)
-        weighed = self.objective.weigh(
-            self.losses, state_like(self.state, self.losses), measure=sample_weight, groups=groups, **seen
-        )
+        state = state_like(self.state, self.losses)
+        weighed = weigh(self.objective, self.losses, state, sample_weight, groups, **seen)
         self.weights, self._following = weighed.weights, weighed.state
         loss = descend(losses, weighed, sample_weight, count)
         return loss if isinstance(self.factor, float) and self.factor == 1.0 else loss * self.factor
