@@ -30,7 +30,7 @@ from reweigh.bench.train.scores import PERCENT, worst_share
 from reweigh.bench.train.stacked import Peer, StackedDriver, initial_models
 from reweigh.method import Context, Method
 from reweigh.objectives import Objective
-from reweigh.objectives._base import state_like
+from reweigh.objectives._base import state_like, weigh
 
 Floats = np.ndarray[Any, Any]
 TaskPool = Literal["val", "test"]
@@ -334,7 +334,7 @@ class StackedMetaLearning(StackedDriver[Peer]):
         return values, weights
 
     def _weigh(self, k: int, losses: Tensor) -> Tensor:
-        weighed = self.task_objectives[k].weigh(losses, state_like(self.states[k], losses))
+        weighed = weigh(self.task_objectives[k], losses, state_like(self.states[k], losses), None, None)
         self.states[k] = weighed.state
         return weighed.weights
 
