@@ -12,7 +12,7 @@ REPORTS = Path(__file__).parents[1] / "reports"
 #: The pages that each paragraph of the summary is about.
 PAGES = {
     "Long tails": ("longtail", "longtail_earlier"),
-    "Wrong labels": ("noise",),
+    "Wrong labels": ("noise", "noise_earlier"),
     "Hidden groups": ("groups",),
     "Sharpness-aware minimisation": ("sam",),
     "Cost": ("cost",),
