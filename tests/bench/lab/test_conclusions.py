@@ -15,7 +15,7 @@ from synthetic_runs import make_recipe, make_runs, make_table, value
 
 from reweigh.bench.lab import conclusions, stats
 from reweigh.bench.lab import recipe as recipes
-from reweigh.bench.lab.conclusions import conclude, seeds_needed
+from reweigh.bench.lab.conclusions import conclude, seeds_needed, seeds_to_decide
 from reweigh.bench.lab.results import Results, collect
 from reweigh.bench.lab.stats import Difference
 from reweigh.bench.lab.table import Endpoint, Table
@@ -66,7 +66,7 @@ def test_seeds_are_enough_and_no_more_than_enough() -> None:
         shift, limit = effect / d.sd * math.sqrt(n), scipy_stats.t.ppf(0.975, n - 1)
         return float(scipy_stats.nct.sf(limit, n - 1, shift) + scipy_stats.nct.cdf(-limit, n - 1, shift))
 
-    for effect in (0.5, 2.0):
+    for effect in (0.02, 0.5, 2.0, 3.0, 6.0):
         needed = seeds_needed(d, effect)
         assert needed is not None
         assert power(needed, effect) >= 0.9 > power(needed - 1, effect)
@@ -112,3 +112,18 @@ def test_without_the_rows_there_is_nothing_to_conclude(collected) -> None:
 def test_a_table_is_read_back_with_its_endpoint() -> None:
     table = make_table(endpoint=Endpoint(columns=("digits",), worth=0.01))
     assert Table.from_dict(json.loads(json.dumps(dataclasses.asdict(table)))) == table
+
+
+def test_seeds_that_would_decide_are_more_than_there_are():
+    d = stats.paired([2.0, 3.0, 4.0, 3.0], [0.0, 0.0, 0.0, 0.0])  # 3 [1.7, 4.3]
+    assert conclude(d, gain=1.8, worth=4.0) == "undecided"
+    # Half as wide an interval, around the same mean, would end below 3.65.
+    needed = seeds_to_decide(d, 1.8, 3.0 + 0.501 * (d.high - 3.0), smallest=False)
+    assert needed == 16
+    less = stats.paired([0.0, 0.0, 0.0, 0.0], [2.0, 3.0, 4.0, 3.0])
+    assert seeds_to_decide(less, -1.8, 3.0 + 0.501 * (d.high - 3.0), smallest=True) == 16
+    assert seeds_to_decide(d, 1.8, 2.5, smallest=False) is None  # it is worth having already
+    # What four seeds would have seen, they do not see better by being four again.
+    none = stats.paired([1.0, -1.0, 1.0, -1.0], [0.0, 0.0, 0.0, 0.0])
+    assert seeds_to_decide(none, 10.0, 0.5, smallest=False) is None
+    assert seeds_to_decide(none, 1.0, 0.5, smallest=False) == seeds_needed(none, 1.0)

@@ -6,13 +6,14 @@ an interval around zero that is narrow enough is a result, and one that is wide 
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from statsmodels.stats.power import TTestPower
+from scipy import stats as scipy_stats
 
 from reweigh.bench.lab import plan, stats
 from reweigh.bench.lab.results import ColumnResults, Results
@@ -42,6 +43,8 @@ WORDS: tuple[Word, ...] = (
 )
 #: The chance of seeing the effect that a number of seeds is computed for.
 POWER = 0.9
+#: Nobody runs more, and their number need not be exact.
+_MOST_SEEDS = 10**7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +194,19 @@ def _concluded(
     word = conclude(difference, gain=gain, worth=worth, smallest=results.table.smallest)
     needed = None
     if word == "undecided" and not results.table.overlap_of(setting):
-        # Below what is worth having, only the absence of such an effect can be shown.
-        needed = seeds_needed(difference, max(abs(gain), worth) if gain else worth)
+        needed = seeds_to_decide(difference, gain, worth, smallest=results.table.smallest)
     return Conclusion(setting=setting, word=word, difference=difference, gain=gain, needed=needed, stand_in=stand_in)
+
+
+def seeds_to_decide(difference: Difference, gain: float | None, worth: float, *, smallest: bool) -> int | None:
+    """The seeds that would decide what is undecided, more than there are; None where no number is known to."""
+    mean = -difference.mean if smallest else difference.mean
+    width = (difference.high - difference.low) / 2
+    if mean > width:  # a gain, and whether it is worth having is open: an interval so short that it ends below that
+        return math.ceil(difference.n * (width / (worth - mean)) ** 2) if mean < worth else None
+    # Below what is worth having, only the absence of such an effect can be shown.
+    needed = seeds_needed(difference, max(abs(gain), worth) if gain else worth)
+    return None if needed is None or needed <= difference.n else needed
 
 
 def seeds_needed(difference: Difference, effect: float) -> int | None:
@@ -207,5 +220,12 @@ def seeds_needed(difference: Difference, effect: float) -> int | None:
     """
     if difference.n < 2 or not difference.sd > 0 or not effect > 0:
         return None
-    size: Any = TTestPower().solve_power(effect_size=effect / difference.sd, power=POWER, alpha=0.05)
-    return max(2, math.ceil(float(np.max(size))))
+    squared = (effect / difference.sd) ** 2
+
+    def power(n: int) -> float:
+        return float(scipy_stats.ncf.sf(scipy_stats.t.ppf(0.975, n - 1) ** 2, 1, n - 1, n * squared))
+
+    enough = 2
+    while power(enough) < POWER and enough < _MOST_SEEDS:
+        enough *= 2
+    return enough if enough == 2 else bisect.bisect_left(range(enough), POWER, lo=enough // 2, key=power)
