@@ -104,11 +104,22 @@ def test_what_to_try_where_no_gain_is_certain_over_the_settings() -> None:
             "once": (0.5 + once, once, once - 0.01, once + 0.01),
             plan.NORMALISED: (0.5 + often, often, often - 0.01, often + 0.01),
         }
-        for name, often, once in (("a", 0.02, 0.2), ("b", 0.2, 0.0), ("c", 0.02, -0.02))
+        for name, often, once in (("a", 0.02, 0.2), ("b", 0.2, 0.0), ("c", 0.0, -0.02))
     }
     part = only(overview([experiment(uneven)]))
     assert part.first is None
-    assert [(row.label, row.better, row.worse) for row in part.promising] == [("often", 3, 0)]
+    assert [(row.label, row.better, row.worse) for row in part.promising] == [("often", 2, 0)]
+
+
+def test_gains_of_every_setting_are_certain_however_different() -> None:
+    uneven = {
+        name: {"mean": (0.5, 0.0, 0.0, 0.0), "always": (0.5 + gain, gain, gain - 0.01, gain + 0.01)}
+        for name, gain in (("a", 0.02), ("b", 0.2), ("c", 0.02))
+    }
+    part = only(overview([experiment(uneven)]))
+    assert part.first is not None
+    assert part.first.label == "always"
+    assert not part.first.gain.seen
 
 
 def test_one_setting_has_the_interval_of_its_seeds_and_no_critical_difference() -> None:

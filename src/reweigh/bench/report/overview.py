@@ -68,12 +68,19 @@ class OverviewPart:
     def first(self) -> Ranked | None:
         """What to try first: the largest mean gain among the methods that no other outranks; None for plain training.
 
-        Without evidence of a gain plain training is what to try.
+        Unless its gain is `certain`, plain training is what to try.
         """
         best = min(row.rank for row in self.rows)
         near = [row for row in self.rows if self.critical is None or row.rank <= best + self.critical]
         top = max((row for row in near if row.label != plan.BASELINE), key=lambda row: row.gain.mean, default=None)
-        return top if top is not None and top.gain.seen else None
+        return top if top is not None and self.certain(top) else None
+
+    def certain(self, row: Ranked) -> bool:
+        """Whether a gain is evident: on average over the settings, or in every one of them.
+
+        Gains of very different size in a few settings have a wide interval over these, even if all are beyond doubt.
+        """
+        return row.gain.seen or row.better == len(self.settings)
 
     @property
     def promising(self) -> list[Ranked]:
