@@ -186,8 +186,8 @@ it is decided, ▲ better or ▼ worse. Small models on two cores, ranked after 
 RULE = """Points of accuracy above plain training, all tuned alike: the mean over a report's settings, and in how many
 of them the difference is decided, ▲ better or ▼ worse. Where a kind of model is named, the first method is the one
 with the largest mean among those that no other outranks, if its interval is above zero or it is better in every
-setting, and the others have the next largest of such means. Elsewhere, and where there is no such method, they are those that gain and have the most ▲ less
-▼, of the methods run in most settings.
+setting, and the others have the next largest of such means. Elsewhere, and where there is no such method, they are
+those that gain and have the most ▲ less ▼, of the methods run in most settings.
 Small models on two cores, ranked after the fact: [`reweigh compare`](compare.md) asks your own data.
 """
 

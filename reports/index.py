@@ -124,8 +124,8 @@ def page(pages: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             "difference (Nemenyi, 5 %) do not differ for certain. Gains are means over settings of the difference to "
             "plain training, tuned alike, at the last epoch; their 95 % intervals are over settings, and with one or "
             "two settings over seeds. Better and worse count the settings with evidence, corrected as on their pages. "
-            "A cost is the time of a step of a small CNN over that of plain training. Rows that see group labels or clean "
-            "data are left out.",
+            "A cost is the time of a step of a small CNN over that of plain training. Rows that see group labels or "
+            "clean data are left out.",
             class_="note",
         ),
     ]
