@@ -21,8 +21,7 @@ PAGE = ROOT / "docs" / "choosing_tau.md"
 MARKS = re.compile(r"(<!-- forms -->\n).*?(<!-- /forms -->)", re.DOTALL)
 #: Pages whose controls are compared, by the optimiser that trained them.
 PAGES = {
-    "longtail": "SGD", "noise": "SGD", "groups": "SGD", "tabular": "Adam", "meta": "Adam", "gpt": "Adam",
-    "domains": "Adam",
+    "longtail": "SGD", "noise": "SGD", "groups": "SGD", "tabular": "Adam", "meta": "Adam", "domains": "Adam",
 }  # fmt: skip
 FORMS = {
     "rgd": "as published, tuned",
@@ -35,20 +34,26 @@ interval lies above zero (▲) or below (▼); nothing here is corrected for the
 """
 
 
-def mean_of(settings: Sequence[Mapping[str, Any]], label: str, scale: float) -> float:
-    """The mean difference of a form to plain training."""
-    return scale * fmean(s["rows"][label]["difference"]["mean"] for s in settings)
+def differences(settings: Sequence[Mapping[str, Any]], label: str) -> list[Mapping[str, Any]]:
+    """The differences of a form to plain training, in the settings that have it with an interval."""
+    found = [setting["rows"].get(label, {}).get("difference") for setting in settings]
+    return [one for one in found if one and one["low"] is not None]
+
+
+def mean_of(found: Sequence[Mapping[str, Any]], scale: float) -> float:
+    """The mean of some differences."""
+    return scale * fmean(one["mean"] for one in found)
 
 
 def gains(settings: Sequence[Mapping[str, Any]], label: str, scale: float) -> str:
     """What a form gained, in short; a dash where no setting has it."""
-    found = [d for s in settings if (d := s["rows"].get(label, {}).get("difference")) and d["low"] is not None]
+    found = differences(settings, label)
     if not found:
         return "–"
     better = sum(min(scale * d["low"], scale * d["high"]) > 0 for d in found)
     worse = sum(max(scale * d["low"], scale * d["high"]) < 0 for d in found)
     counts = f"▲ {better}" + (f" ▼ {worse}" if worse else "") + f" of {len(found)}"
-    return typeset(f"{round(scale * fmean(d['mean'] for d in found), 2) + 0.0:+.2f} ({counts})")
+    return typeset(f"{round(mean_of(found, scale), 2) + 0.0:+.2f} ({counts})")
 
 
 def parts() -> Iterator[tuple[str, str, list[Mapping[str, Any]], float]]:
@@ -75,7 +80,7 @@ def lines() -> Iterator[str]:
 def sentence() -> str:
     """How weights of mean one compare with the published form where the step follows the scale of the loss."""
     apart = [
-        mean_of(settings, plan.NORMALISED, scale) - mean_of(settings, "rgd", scale)
+        mean_of(differences(settings, plan.NORMALISED), scale) - mean_of(differences(settings, "rgd"), scale)
         for name, _, settings, scale in parts()
         if PAGES[name] == "SGD"
     ]
